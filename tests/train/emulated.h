@@ -13,11 +13,15 @@
 #include <vector>
 
 struct Index { unsigned x; };
+struct uint4 { unsigned x, y, z, w; };
+struct float4 { float x, y, z, w; };
 inline thread_local Index threadIdx;
 inline Index blockIdx, blockDim, gridDim;
 inline std::barrier<>* block_barrier;
 
 #define __device__
+#define __launch_bounds__(...)
+#define __threadfence()  // blocks run one after the other
 #define __global__
 // All shared arrays lie in one section, whose ends the linker knows.
 #define __shared__ static __attribute__((section("shared_arrays")))

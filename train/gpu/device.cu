@@ -9,6 +9,8 @@
 typedef _Float16 half_t;
 __device__ float to_float(half_t x) { return x; }
 __device__ half_t to_half(float x) { return x; }
+__device__ half_t half_of(unsigned bits) { return __builtin_bit_cast(half_t, (unsigned short)bits); }
+__device__ unsigned bits_of(half_t x) { return __builtin_bit_cast(unsigned short, x); }
 #else
 struct __align__(2) half_t { unsigned short bits; };  // cuda_fp16.h is not in the wheel
 __device__ float to_float(half_t x) {
@@ -21,13 +23,19 @@ __device__ half_t to_half(float x) {
   asm("{cvt.rn.f16.f32 %0, %1;}\n" : "=h"(y.bits) : "f"(x));
   return y;
 }
+__device__ half_t half_of(unsigned bits) {
+  const half_t x = {(unsigned short)bits};
+  return x;
+}
+__device__ unsigned bits_of(half_t x) { return x.bits; }
 #endif
 __device__ float to_float(float x) { return x; }
 __device__ void store(float* to, float x) { *to = x; }
 __device__ void store(half_t* to, float x) { *to = to_half(x); }
 
-#define KERNEL extern "C" __global__ void
 #define THREADS 256  // of every block, at most; a power of two
+// Two blocks or more have to fit on a multiprocessor: 128 registers a thread at most.
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
 #define CHUNK 16384  // elements of a tensor that one block takes (update.py)
 
 // The sum (or the maximum) over the threads of a block, in a fixed order, on all of them.
@@ -466,28 +474,590 @@ KERNEL mask_half(const half_t* y, half_t* dy, int size) { mask(y, dy, size); }
 
 KERNEL mask_float(const float* y, float* dy, int size) { mask(y, dy, size); }
 
-// Batch norm by its running statistics, with the sum and the ReLU that follow it.
-template <typename T>
-__device__ void normalise(const T* x, const T* z, const float* gamma, const float* beta,
-                          const float* mean, const float* variance, T* y, int size, int channels,
-                          float epsilon, int relu) {
-  EACH(i, size) {
-    const int channel = i % channels;
-    const float scale = gamma[channel] / sqrtf(variance[channel] + epsilon);
-    float value = (to_float(x[i]) - mean[channel]) * scale + beta[channel];
-    if (z) value += to_float(z[i]);
-    store(&y[i], relu ? positive(value) : value);
+// --- batch norm ----------------------------------------------------------------------------------
+//
+// Maps are rows of channels, a row a pixel of an image. A thread keeps a column of N channels, 16 bytes
+// wide, or of one channel where their number is no multiple, and walks through its slice of the rows
+// with R of them in flight. A block has `lanes` columns side by side; its other threads take other
+// rows. Sums over slices are added by the block that comes last, in the order of the slices: no block
+// waits for another, so that kernels of NCCL may hold any number of multiprocessors. What reads a
+// tensor a second time begins at its end, which is still in the cache.
+
+#define MOST_CHANNELS 8  // of a column
+#ifdef EMULATED
+#define UNROLL
+#define TWO_AT_A_TIME
+#define ROLLED
+#else
+#define UNROLL _Pragma("unroll")
+#define TWO_AT_A_TIME _Pragma("unroll 2")
+#define ROLLED _Pragma("unroll 1")
+#endif
+
+// How N channels lie in memory.
+template <typename T, int N>
+struct Column {
+  typedef T Bits;
+  static __device__ void unpack(float* to, T bits) { to[0] = to_float(bits); }
+  static __device__ void pack(T* to, const float* from) { store(to, from[0]); }
+};
+template <>
+struct Column<float, 4> {
+  typedef float4 Bits;
+  static __device__ void unpack(float* to, const float4& bits) {
+    to[0] = bits.x;
+    to[1] = bits.y;
+    to[2] = bits.z;
+    to[3] = bits.w;
+  }
+  static __device__ void pack(float4* to, const float* from) {
+    const float4 bits = {from[0], from[1], from[2], from[3]};
+    *to = bits;
+  }
+};
+template <>
+struct Column<half_t, 8> {
+  typedef uint4 Bits;
+  static __device__ void unpack(float* to, const uint4& bits) {
+    const unsigned words[] = {bits.x, bits.y, bits.z, bits.w};
+    UNROLL
+    for (int i = 0; i < 8; ++i) to[i] = to_float(half_of(words[i / 2] >> 16 * (i % 2)));
+  }
+  static __device__ void pack(uint4* to, const float* from) {
+    unsigned words[4] = {};
+    UNROLL
+    for (int i = 0; i < 8; ++i) words[i / 2] |= bits_of(to_half(from[i])) << 16 * (i % 2);
+    const uint4 bits = {words[0], words[1], words[2], words[3]};
+    *to = bits;
+  }
+};
+
+struct Maps {
+  int rows, channels, lanes, slices;
+};
+
+// The rows of a thread's column that it has in flight.
+struct Rows {
+  int first, step, end, channels, channel;
+
+  __device__ bool has(int k) const { return first + k * step < end; }
+  __device__ long long place(int k) const { return (long long)(first + k * step) * channels + channel; }
+};
+
+template <int count>
+__device__ void read_floats(float* to, const float* from) {
+  enum { kWide = count % 4 ? 1 : 4 };
+  typedef Column<float, kWide> Floats;
+  UNROLL
+  for (int i = 0; i < count; i += kWide) Floats::unpack(to + i, *(const typename Floats::Bits*)(from + i));
+}
+
+// What a block does at a time: a slice of the rows, of some columns. Any number of blocks and threads
+// does all parts.
+template <int N, int R>
+struct Part {
+  int rows, channels, slices;
+  int columns, lanes, threads, groups, chunks;  // `threads` of a block have the same column
+  int row, column, group, slice;                // of this thread, in this part
+
+  __device__ Part(const Maps& maps)
+      : rows(maps.rows), channels(maps.channels), slices(maps.slices) {
+    columns = channels / N;
+    lanes = maps.lanes < columns ? maps.lanes : columns;
+    if (lanes > (int)blockDim.x) lanes = blockDim.x;
+    threads = blockDim.x / lanes;
+    groups = (columns + lanes - 1) / lanes;
+    chunks = (rows + threads * R - 1) / (threads * R);
+    row = threadIdx.x / lanes;
+  }
+  __device__ bool take(int number) {
+    group = number % groups;
+    slice = number / groups;
+    column = group * lanes + threadIdx.x % lanes;
+    return number < groups * slices;
+  }
+  __device__ bool is_used() const { return row < threads && column < columns; }
+  __device__ int channel() const { return column * N; }
+  __device__ Rows chunk(int number) const {
+    const int first = number * threads * R + row;
+    const Rows found = {first, threads, is_used() ? rows : 0, channels, channel()};
+    return found;
+  }
+  __device__ void read(float* to, const float* from) const {
+    if (is_used()) read_floats<N>(to, from + channel());
+  }
+};
+
+#define EACH_PART(part) ROLLED for (int number = blockIdx.x; part.take(number); number += gridDim.x)
+#define EACH_CHUNK(c, part) ROLLED for (int c = part.slice; c < part.chunks; c += part.slices)
+
+// Of one tensor, what a thread has in flight.
+template <typename T, int N, int R>
+struct Fetched {
+  typedef Column<T, N> Bytes;
+  typename Bytes::Bits bits[R];
+
+  __device__ Fetched(const T* from, const Rows& rows) {
+    UNROLL
+    for (int k = 0; k < R; ++k)
+      if (rows.has(k)) bits[k] = *(const typename Bytes::Bits*)(from + rows.place(k));
+  }
+  __device__ void read(int k, float* values) const { Bytes::unpack(values, bits[k]); }
+};
+
+template <typename T, int N>
+__device__ void put(T* to, const float* values, const Rows& rows, int k) {
+  Column<T, N>::pack((typename Column<T, N>::Bits*)(to + rows.place(k)), values);
+}
+
+__device__ float* shared_sums() {
+  __shared__ float sums[2 * MOST_CHANNELS * THREADS];
+  return sums;
+}
+
+// Leaves the sums over the threads of a block that have the same column in `shared_sums`, where a row
+// is one of the 2 N sums.
+template <int N, int R>
+__device__ void add_threads(const float* sums, const Part<N, R>& part) {
+  float* shared = shared_sums() + threadIdx.x;
+  __syncthreads();
+  UNROLL
+  for (int i = 0; i < 2 * N; ++i) shared[i * blockDim.x] = sums[i];
+  __syncthreads();
+  for (int rest = part.threads; rest > 1;) {
+    const int half = (rest + 1) / 2;
+    if (part.row < rest - half) {
+      UNROLL
+      for (int i = 0; i < 2 * N; ++i) shared[i * blockDim.x] += shared[i * blockDim.x + half * part.lanes];
+    }
+    rest = half;
+    __syncthreads();
   }
 }
 
-KERNEL normalise_half(const half_t* x, const half_t* z, const float* gamma, const float* beta,
-                      const float* mean, const float* variance, half_t* y, int size, int channels,
-                      float epsilon, int relu) {
-  normalise(x, z, gamma, beta, mean, variance, y, size, channels, epsilon, relu);
+// Whether this block is the last of `count` to come here; the counter is 0 again then.
+__device__ bool comes_last(int* arrived, int count) {
+  __shared__ int before;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();  // what this block has written, which the barrier lets its first thread see
+    before = atomicAdd(arrived, 1);
+    if (before == count - 1) *arrived = 0;
+    __threadfence();
+  }
+  __syncthreads();
+  return before == count - 1;
 }
 
-KERNEL normalise_float(const float* x, const float* z, const float* gamma, const float* beta,
-                       const float* mean, const float* variance, float* y, int size, int channels,
-                       float epsilon, int relu) {
-  normalise(x, z, gamma, beta, mean, variance, y, size, channels, epsilon, relu);
+// One of the sums of a block's columns, of which each thread takes some.
+struct Sum {
+  int channel;  // of the maps; no less than theirs: none
+  int number;
+  float* place;
+};
+template <int N, int R>
+__device__ Sum sum_of(const Part<N, R>& part, int n) {
+  const int lane = n % part.lanes, number = n / part.lanes;
+  const int channel = (part.group * part.lanes + lane) * N + number % N;
+  const Sum found = {channel, number, shared_sums() + number * blockDim.x + lane};
+  return found;
+}
+#define EACH_SUM(n, count, part) ROLLED for (int n = threadIdx.x; n < count * part.lanes; n += blockDim.x)
+
+// The sums over all threads and slices of a column in `shared_sums` of one block, which gets true.
+template <int N, int R>
+__device__ bool add_slices(const float* sums, const Part<N, R>& part, float* partials, int* arrived) {
+  add_threads(sums, part);
+  if (part.slices == 1) return true;
+  const long long step = 2 * part.channels;
+  EACH_SUM(n, 2 * N, part) {
+    const Sum sum = sum_of(part, n);
+    if (sum.channel >= part.channels) continue;
+    const int place = sum.channel / N * 2 * N + sum.number;
+    partials[part.slice * step + place] = *sum.place;
+  }
+  if (!comes_last(arrived + part.group, part.slices)) return false;
+  float totals[2 * N] = {}, more[2 * N];
+  TWO_AT_A_TIME
+  for (int slice = part.row; part.is_used() && slice < part.slices; slice += part.threads) {
+    read_floats<2 * N>(more, partials + slice * step + 2 * part.channel());
+    UNROLL
+    for (int i = 0; i < 2 * N; ++i) totals[i] += more[i];
+  }
+  add_threads(totals, part);
+  return true;
+}
+
+// A norm as scale x + shift, and by which statistics.
+struct Terms {
+  float *mean, *inverse, *scale, *shift;
+  float epsilon;
+
+  __device__ void set(int channel, float of_mean, float variance, const float* gamma,
+                      const float* beta) const {
+    const float by = 1 / sqrtf(variance + epsilon);
+    mean[channel] = of_mean;
+    inverse[channel] = by;
+    scale[channel] = gamma[channel] * by;
+    shift[channel] = beta[channel] - of_mean * gamma[channel] * by;
+  }
+};
+
+// Parameters of a norm, and the statistics that it keeps, as cuDNN has them.
+struct Kept {
+  const float *gamma, *beta;
+  float *running_mean, *running_variance;
+  float factor;  // of what joins them
+
+  // Of `rows` values the sum and the sum of squares, both of their differences from `pivot`.
+  __device__ void join(const Terms& terms, int channel, float pivot, float sum, float squares,
+                       int rows) const {
+    const float away = sum / rows;
+    const float spread = squares / rows - away * away;
+    const float variance = spread < 0 ? 0 : spread;
+    terms.set(channel, pivot + away, variance, gamma, beta);
+    mix(&running_mean[channel], pivot + away);
+    mix(&running_variance[channel], rows > 1 ? variance * (rows / (rows - 1.0f)) : variance);
+  }
+  // With factor 1 what was there is not read.
+  __device__ void mix(float* running, float found) const {
+    *running = factor == 1 ? found : (1 - factor) * *running + factor * found;
+  }
+};
+
+// The terms by a batch's mean and variance, which are found about its first row: squares of large
+// values would lose the variance.
+template <typename T, int N, int R>
+__device__ void find_terms(const Part<N, R>& part, const T* x, const Kept& kept, const Terms& terms,
+                           float* partials, int* arrived) {
+  float pivot[N] = {}, sums[2 * N] = {};
+  if (part.is_used()) Column<T, N>::unpack(pivot, *(const typename Column<T, N>::Bits*)(x + part.channel()));
+  EACH_CHUNK(c, part) {
+    const Rows rows = part.chunk(c);
+    const Fetched<T, N, R> fetched(x, rows);
+    UNROLL
+    for (int k = 0; k < R; ++k) {
+      if (!rows.has(k)) continue;
+      float values[N];
+      fetched.read(k, values);
+      UNROLL
+      for (int i = 0; i < N; ++i) {
+        const float away = values[i] - pivot[i];
+        sums[i] += away;
+        sums[N + i] += away * away;
+      }
+    }
+  }
+  if (!add_slices(sums, part, partials, arrived)) return;
+  EACH_SUM(n, N, part) {
+    const Sum sum = sum_of(part, n);
+    if (sum.channel >= part.channels) continue;
+    kept.join(terms, sum.channel, to_float(x[sum.channel]), sum.place[0], sum.place[N * blockDim.x],
+              part.rows);
+  }
+}
+
+// y <- scale x + shift + z, ReLU. `signs`: a byte for a column in a row, with a bit where y is not 0.
+template <typename T, int N, int R>
+__device__ void apply(const Part<N, R>& part, const T* x, const T* z, const float* scale,
+                      const float* shift, T* y, unsigned char* signs, int relu) {
+  float scales[N], shifts[N];
+  part.read(scales, scale);
+  part.read(shifts, shift);
+  EACH_CHUNK(c, part) {
+    const Rows rows = part.chunk(part.chunks - 1 - c);
+    Rows rows_of_z = rows;
+    if (!z) rows_of_z.end = 0;
+    const Fetched<T, N, R> first(x, rows), second(z, rows_of_z);
+    UNROLL
+    for (int k = 0; k < R; ++k) {
+      if (!rows.has(k)) continue;
+      float values[N], more[N];
+      first.read(k, values);
+      second.read(k, more);
+      unsigned bits = 0;
+      UNROLL
+      for (int i = 0; i < N; ++i) {
+        values[i] = values[i] * scales[i] + shifts[i];
+        if (z) values[i] += more[i];
+        if (relu) values[i] = positive(values[i]);
+        bits |= (values[i] != 0) << i;
+      }
+      put<T, N>(y, values, rows, k);
+      if (signs) signs[rows.place(k) / N] = bits;
+    }
+  }
+}
+
+// dx = scale dy + of_x x + constant, and the gradients of the parameters.
+struct Slopes {
+  float *d_gamma, *d_beta, *of_x, *constant;
+
+  // Of `rows` values the sum of dy, and of dy (x - mean).
+  __device__ void set(const Terms& terms, int channel, float sum, float product, int rows) const {
+    const float inverse = terms.inverse[channel];
+    const float scale = terms.scale[channel];
+    const float gradient = product * inverse;
+    const float factor = -scale * inverse * gradient / rows;
+    d_gamma[channel] = gradient;
+    d_beta[channel] = sum;
+    of_x[channel] = factor;
+    constant[channel] = -scale * sum / rows - factor * terms.mean[channel];
+  }
+};
+
+// Sums of dy, which ReLU makes 0 where `signs` has no bit; it is stored to dz then. Without signs the
+// norm is computed again to see where.
+template <typename T, int N, int R>
+__device__ void find_slopes(const Part<N, R>& part, const T* x, const T* dy, T* dz,
+                            const unsigned char* signs, const Terms& terms, const Slopes& slopes,
+                            float* partials, int* arrived, int relu) {
+  float means[N], scales[N], shifts[N], sums[2 * N] = {};
+  part.read(means, terms.mean);
+  part.read(scales, terms.scale);
+  part.read(shifts, terms.shift);
+  EACH_CHUNK(c, part) {
+    const Rows rows = part.chunk(c);
+    const Fetched<T, N, R> first(x, rows), second(dy, rows);
+    UNROLL
+    for (int k = 0; k < R; ++k) {
+      if (!rows.has(k)) continue;
+      float values[N], gradients[N];
+      first.read(k, values);
+      second.read(k, gradients);
+      const int bits = signs ? signs[rows.place(k) / N] : 0;
+      UNROLL
+      for (int i = 0; i < N; ++i) {
+        const bool is_zero = signs ? !(bits >> i & 1) : relu && values[i] * scales[i] + shifts[i] <= 0;
+        if (is_zero) gradients[i] = 0;
+        sums[i] += gradients[i];
+        sums[N + i] += gradients[i] * (values[i] - means[i]);
+      }
+      if (dz) put<T, N>(dz, gradients, rows, k);
+    }
+  }
+  if (!add_slices(sums, part, partials, arrived)) return;
+  EACH_SUM(n, N, part) {
+    const Sum sum = sum_of(part, n);
+    if (sum.channel < part.channels)
+      slopes.set(terms, sum.channel, sum.place[0], sum.place[N * blockDim.x], part.rows);
+  }
+}
+
+// dx may lie where x does.
+template <typename T, int N, int R>
+__device__ void apply_back(const Part<N, R>& part, const T* x, const T* dy, const float* scale,
+                           const float* shift, const float* of_x, const float* constant, T* dx,
+                           int relu) {
+  float scales[N], shifts[N], factors[N], constants[N];
+  part.read(scales, scale);
+  part.read(shifts, shift);
+  part.read(factors, of_x);
+  part.read(constants, constant);
+  EACH_CHUNK(c, part) {
+    const Rows rows = part.chunk(part.chunks - 1 - c);
+    const Fetched<T, N, R> first(x, rows), second(dy, rows);
+    UNROLL
+    for (int k = 0; k < R; ++k) {
+      if (!rows.has(k)) continue;
+      float values[N], gradients[N];
+      first.read(k, values);
+      second.read(k, gradients);
+      UNROLL
+      for (int i = 0; i < N; ++i) {
+        if (relu && values[i] * scales[i] + shifts[i] <= 0) gradients[i] = 0;
+        values[i] = scales[i] * gradients[i] + (factors[i] * values[i] + constants[i]);
+      }
+      put<T, N>(dx, values, rows, k);
+    }
+  }
+}
+
+// Has a function for columns of 16 bytes, or of one channel.
+#define BY_COLUMNS(function, T, ...)    \
+  if (maps.channels % (16 / sizeof(T))) \
+    function<T, 1>(maps, __VA_ARGS__);  \
+  else                                  \
+    function<T, 16 / sizeof(T)>(maps, __VA_ARGS__)
+
+template <typename T, int N>
+__device__ void norm_terms(const Maps& maps, const T* x, const Kept& kept, const Terms& terms,
+                           float* partials, int* arrived) {
+  Part<N, 4> part(maps);
+  EACH_PART(part) find_terms(part, x, kept, terms, partials, arrived);
+}
+
+KERNEL norm_terms_half(const half_t* x, const float* gamma, const float* beta, float* running_mean,
+                       float* running_variance, float* mean, float* inverse, float* scale,
+                       float* shift, float* partials, int* arrived, int rows, int channels,
+                       int lanes, int slices, float factor, float epsilon) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
+  BY_COLUMNS(norm_terms, half_t, x, kept, terms, partials, arrived);
+}
+
+KERNEL norm_terms_float(const float* x, const float* gamma, const float* beta, float* running_mean,
+                        float* running_variance, float* mean, float* inverse, float* scale,
+                        float* shift, float* partials, int* arrived, int rows, int channels,
+                        int lanes, int slices, float factor, float epsilon) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
+  BY_COLUMNS(norm_terms, float, x, kept, terms, partials, arrived);
+}
+
+// The same by running statistics.
+KERNEL running_terms(const float* gamma, const float* beta, const float* running_mean,
+                     const float* running_variance, float* mean, float* inverse, float* scale,
+                     float* shift, int channels, float epsilon) {
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  EACH(c, channels) terms.set((int)c, running_mean[c], running_variance[c], gamma, beta);
+}
+
+// The same where a convolution has summed its results and their squares.
+KERNEL summed_terms(const float* sums, const float* squares, const float* gamma, const float* beta,
+                    float* running_mean, float* running_variance, float* mean, float* inverse,
+                    float* scale, float* shift, int rows, int channels, float factor,
+                    float epsilon) {
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
+  EACH(c, channels) kept.join(terms, (int)c, 0, sums[c], squares[c], rows);
+}
+
+template <typename T, int N>
+__device__ void normalise(const Maps& maps, const T* x, const T* z, const float* scale,
+                          const float* shift, T* y, unsigned char* signs, int relu) {
+  Part<N, 2> part(maps);
+  EACH_PART(part) apply(part, x, z, scale, shift, y, signs, relu);
+}
+
+KERNEL normalise_half(const half_t* x, const half_t* z, const float* scale, const float* shift,
+                      half_t* y, unsigned char* signs, int rows, int channels, int lanes,
+                      int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  BY_COLUMNS(normalise, half_t, x, z, scale, shift, y, signs, relu);
+}
+
+KERNEL normalise_float(const float* x, const float* z, const float* scale, const float* shift,
+                       float* y, unsigned char* signs, int rows, int channels, int lanes,
+                       int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  BY_COLUMNS(normalise, float, x, z, scale, shift, y, signs, relu);
+}
+
+// Terms and norm at once, where a slice is all rows.
+template <typename T, int N>
+__device__ void norm(const Maps& maps, const T* x, const T* z, const Kept& kept, const Terms& terms,
+                     T* y, unsigned char* signs, int relu) {
+  Part<N, 2> part(maps);
+  EACH_PART(part) {
+    find_terms(part, x, kept, terms, (float*)0, (int*)0);
+    __syncthreads();
+    apply(part, x, z, terms.scale, terms.shift, y, signs, relu);
+  }
+}
+
+KERNEL norm_half(const half_t* x, const half_t* z, const float* gamma, const float* beta,
+                 float* running_mean, float* running_variance, float* mean, float* inverse,
+                 float* scale, float* shift, half_t* y, unsigned char* signs, int rows,
+                 int channels, int lanes, int slices, float factor, float epsilon, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
+  BY_COLUMNS(norm, half_t, x, z, kept, terms, y, signs, relu);
+}
+
+KERNEL norm_float(const float* x, const float* z, const float* gamma, const float* beta,
+                  float* running_mean, float* running_variance, float* mean, float* inverse,
+                  float* scale, float* shift, float* y, unsigned char* signs, int rows,
+                  int channels, int lanes, int slices, float factor, float epsilon, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
+  BY_COLUMNS(norm, float, x, z, kept, terms, y, signs, relu);
+}
+
+template <typename T, int N>
+__device__ void norm_slopes(const Maps& maps, const T* x, const T* dy, T* dz,
+                            const unsigned char* signs, const Terms& terms, const Slopes& slopes,
+                            float* partials, int* arrived, int relu) {
+  Part<N, 2> part(maps);
+  EACH_PART(part) find_slopes(part, x, dy, dz, signs, terms, slopes, partials, arrived, relu);
+}
+
+KERNEL norm_slopes_half(const half_t* x, const half_t* dy, half_t* dz, const unsigned char* signs,
+                        float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
+                        float* d_beta, float* of_x, float* constant, float* partials, int* arrived,
+                        int rows, int channels, int lanes, int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, 0};
+  const Slopes slopes = {d_gamma, d_beta, of_x, constant};
+  BY_COLUMNS(norm_slopes, half_t, x, dy, dz, signs, terms, slopes, partials, arrived, relu);
+}
+
+KERNEL norm_slopes_float(const float* x, const float* dy, float* dz, const unsigned char* signs,
+                         float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
+                         float* d_beta, float* of_x, float* constant, float* partials,
+                         int* arrived, int rows, int channels, int lanes, int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, 0};
+  const Slopes slopes = {d_gamma, d_beta, of_x, constant};
+  BY_COLUMNS(norm_slopes, float, x, dy, dz, signs, terms, slopes, partials, arrived, relu);
+}
+
+template <typename T, int N>
+__device__ void normalise_back(const Maps& maps, const T* x, const T* dy, const float* scale,
+                               const float* shift, const float* of_x, const float* constant, T* dx,
+                               int relu) {
+  Part<N, 2> part(maps);
+  EACH_PART(part) apply_back(part, x, dy, scale, shift, of_x, constant, dx, relu);
+}
+
+KERNEL normalise_back_half(const half_t* x, const half_t* dy, const float* scale,
+                           const float* shift, const float* of_x, const float* constant,
+                           half_t* dx, int rows, int channels, int lanes, int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  BY_COLUMNS(normalise_back, half_t, x, dy, scale, shift, of_x, constant, dx, relu);
+}
+
+KERNEL normalise_back_float(const float* x, const float* dy, const float* scale,
+                            const float* shift, const float* of_x, const float* constant,
+                            float* dx, int rows, int channels, int lanes, int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  BY_COLUMNS(normalise_back, float, x, dy, scale, shift, of_x, constant, dx, relu);
+}
+
+// Slopes and dx at once, where a slice is all rows.
+template <typename T, int N>
+__device__ void norm_back(const Maps& maps, const T* x, const T* dy, T* dz,
+                          const unsigned char* signs, const Terms& terms, const Slopes& slopes,
+                          T* dx, int relu) {
+  Part<N, 2> part(maps);
+  EACH_PART(part) {
+    find_slopes(part, x, dy, dz, signs, terms, slopes, (float*)0, (int*)0, relu);
+    __syncthreads();
+    apply_back(part, x, dz ? dz : dy, terms.scale, terms.shift, slopes.of_x, slopes.constant, dx,
+               dz ? 0 : relu);
+  }
+}
+
+KERNEL norm_back_half(const half_t* x, const half_t* dy, half_t* dz, const unsigned char* signs,
+                      float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
+                      float* d_beta, float* of_x, float* constant, half_t* dx, int rows,
+                      int channels, int lanes, int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, 0};
+  const Slopes slopes = {d_gamma, d_beta, of_x, constant};
+  BY_COLUMNS(norm_back, half_t, x, dy, dz, signs, terms, slopes, dx, relu);
+}
+
+KERNEL norm_back_float(const float* x, const float* dy, float* dz, const unsigned char* signs,
+                       float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
+                       float* d_beta, float* of_x, float* constant, float* dx, int rows,
+                       int channels, int lanes, int slices, int relu) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, 0};
+  const Slopes slopes = {d_gamma, d_beta, of_x, constant};
+  BY_COLUMNS(norm_back, float, x, dy, dz, signs, terms, slopes, dx, relu);
 }

@@ -35,6 +35,7 @@ class CudaModule:
     def __init__(self, device: Device, capability: tuple[int, int]) -> None:
         source = SOURCE.read_text()
         self.device = device
+        self.capability = capability
         self._parameters = parameters(source)
         self._functions: dict[str, int] = {}
         self._module = ctypes.c_void_p()

@@ -27,6 +27,7 @@ from .layer_calls import (
 )
 from .memory import Buffer
 from .module import blocks_for, type_name
+from .norms import Division, Launch, Norms, choose, gpu_of
 from .tape import Tape, Word
 
 Operand: TypeAlias = "tuple[int, Word]"
@@ -39,6 +40,24 @@ class Saved(NamedTuple):
     mean: Buffer
     inverse_deviation: Buffer
     reserve: Buffer
+
+
+class Terms(NamedTuple):
+    """A norm of our own as scale x + shift."""
+
+    mean: Buffer
+    inverse_deviation: Buffer
+    scale: Buffer
+    shift: Buffer
+
+
+class Slopes(NamedTuple):
+    """The gradients of a norm's parameters, and of its input: scale dy + of_x x + constant."""
+
+    d_gamma: nd.NDArray
+    d_beta: nd.NDArray
+    of_x: Buffer
+    constant: Buffer
 
 
 class Normalising(NamedTuple):
@@ -59,6 +78,7 @@ class Writer:
         net: a ResNet in NHWC.
         image_shape: of a batch, in either layout.
         settings: on the device, of this step (device.cu).
+        capability: of the GPU.
     """
 
     def __init__(
@@ -69,6 +89,7 @@ class Writer:
         net: ResNet,
         image_shape: Sequence[int],
         settings: nd.NDArray,
+        capability: tuple[int, int],
     ) -> None:
         self._channels_first = image_shape[1] == 3
         height, width = image_shape[2:] if self._channels_first else image_shape[1:3]
@@ -82,8 +103,21 @@ class Writer:
         self._type = type_name(net.dtype)
         self._item_bytes = np.dtype(net.dtype).itemsize
         self._values: dict[int, Buffer | nd.NDArray] = {}
-        self._gradients: dict[int, Buffer] = {}
+        self._gradients: dict[int, Buffer | nd.NDArray] = {}
         self._saved: dict[int, Saved] = {}
+        self._gpu = gpu_of(capability)
+        self.norms = choose(capability, self.images)
+        self._terms: dict[int, Terms] = {}
+        self._signs: dict[int, Buffer] = {}
+        """Where ReLU of a sum is not 0."""
+        self.sums: dict[int, tuple[Buffer, Buffer]] = {}
+        """Of a value's channels the sum and that of the squares, where the convolution that made it
+        wrote them."""
+        self.slopes: dict[int, Slopes] = {}
+        """Of a norm's value, where the convolution that made its gradient wrote them."""
+        channels = max(maps.channels for maps in self.network.values)
+        self._arrived = tape.buffer(4 * channels)
+        """Counters of blocks, by column."""
         self._places: dict[int, Buffer] = {}
         """Of the maxima in their windows."""
         self.written: list[tuple[int, Any]] = []
@@ -101,6 +135,8 @@ class Writer:
             Dense: self._multiply,
         }
         self._pad_images()
+        if training and self.norms is not Norms.CUDNN:
+            self._clear_counters()
         for layer in self.network.layers:
             write[type(layer)](layer)
 
@@ -203,26 +239,106 @@ class Writer:
         )
         return padded
 
+    def _clear_counters(self) -> None:
+        counters = self._arrived.size_bytes // 4
+        self.tape.kernel(
+            "norms",
+            "fill_float",
+            blocks_for(counters),
+            self._arrived,
+            counters,
+            0.0,
+        )
+
     def _norm(self, layer: Norm) -> None:
-        parameters = layer.parameters
-        size = self._size(layer.target)
-        self._kernel(
-            parameters.name,
+        """By the running statistics."""
+        channels = self.network.values[layer.target].channels
+        terms = self._new_terms(channels)
+        self.tape.kernel(
+            layer.parameters.name,
+            "running_terms",
+            blocks_for(channels),
+            *self._trained(layer),
+            *self._running(layer),
+            *terms,
+            channels,
+            layer.parameters._kwargs["eps"],
+        )
+        self._apply(layer, terms, None)
+
+    def _apply(self, layer: Norm, terms: Terms, signs: Buffer | None) -> None:
+        launch = self._division(layer).apply()
+        self._norm_kernel(
+            layer,
             "normalise",
-            size,
+            launch,
             self._value(layer.source),
             self._residual(layer),
-            *self._trained(layer),
-            parameters.running_mean.data(),
-            parameters.running_var.data(),
+            terms.scale,
+            terms.shift,
             self._value(layer.target),
-            size,
-            self.network.values[layer.target].channels,
-            parameters._kwargs["eps"],
+            signs,
+            *launch.maps,
             int(layer.relu),
         )
 
     def _train_norm(self, layer: Norm) -> None:
+        if self.norms is Norms.CUDNN:
+            self._cudnn_norm(layer)
+            return
+        division = self._division(layer)
+        terms = self._new_terms(self.network.values[layer.target].channels)
+        self._terms[layer.target] = terms
+        signs = None
+        if layer.relu and layer.residual is not None:
+            signs = self.tape.buffer(
+                self._size(layer.target) // division.column_channels
+            )
+            self._signs[layer.target] = signs
+        parameters = layer.parameters
+        found = (*self._trained(layer), *self._running(layer), *terms)
+        numbers = (1 - parameters._kwargs["momentum"], parameters._kwargs["eps"])
+        if layer.source in self.sums:
+            self.tape.kernel(
+                parameters.name,
+                "summed_terms",
+                blocks_for(terms.mean.size_bytes // 4),
+                *self.sums[layer.source],
+                *found,
+                *division.sums().maps[:2],
+                *numbers,
+            )
+        elif division.is_one_launch(2 if layer.residual is None else 3):
+            launch = division.whole()
+            self._norm_kernel(
+                layer,
+                "norm",
+                launch,
+                self._value(layer.source),
+                self._residual(layer),
+                *found,
+                self._value(layer.target),
+                signs,
+                *launch.maps,
+                *numbers,
+                int(layer.relu),
+            )
+            return
+        else:
+            launch = division.sums()
+            self._norm_kernel(
+                layer,
+                "norm_terms",
+                launch,
+                self._value(layer.source),
+                *found,
+                *self._partials(launch),
+                *launch.maps,
+                *numbers,
+            )
+        self._apply(layer, terms, signs)
+
+    def _cudnn_norm(self, layer: Norm) -> None:
         parameters = layer.parameters
         how = self._normalising(layer)
         space_bytes = self._cudnn.size(
@@ -259,8 +375,7 @@ class Writer:
             *self._maps(layer.target),
             how.statistics,
             *self._trained(layer),
-            parameters.running_mean.data(),
-            parameters.running_var.data(),
+            *self._running(layer),
             saved.mean,
             saved.inverse_deviation,
             how.relu,
@@ -387,6 +502,78 @@ class Writer:
         )
 
     def _norm_back(self, layer: Norm) -> None:
+        if self.norms is Norms.CUDNN:
+            self._cudnn_norm_back(layer)
+        else:
+            self._own_norm_back(layer)
+        self._complete(layer.parameters.gamma)
+        self._complete(layer.parameters.beta)
+
+    def _own_norm_back(self, layer: Norm) -> None:
+        """The gradient of the input takes its place: nothing else reads it. That of the sum's other
+        addend takes the place of the value's."""
+        division = self._division(layer)
+        terms = self._terms[layer.target]
+        signs = self._signs.get(layer.target)
+        x = self._values[layer.source]
+        dy = self._gradients[layer.target]
+        dz = None
+        relu = int(layer.relu)
+        if layer.residual is not None:
+            dz = dy
+            self._gradients[layer.residual] = dy
+        self._gradients[layer.source] = x
+        slopes = self.slopes.get(layer.target) or self._new_slopes(layer)
+        if division.is_one_launch(2) and layer.target not in self.slopes:
+            launch = division.whole()
+            self._norm_kernel(
+                layer,
+                "norm_back",
+                launch,
+                x,
+                dy,
+                dz,
+                signs,
+                *terms,
+                *slopes,
+                x,
+                *launch.maps,
+                relu,
+            )
+            return
+        if layer.target not in self.slopes:
+            launch = division.sums()
+            self._norm_kernel(
+                layer,
+                "norm_slopes",
+                launch,
+                x,
+                dy,
+                dz,
+                signs,
+                *terms,
+                *slopes,
+                *self._partials(launch),
+                *launch.maps,
+                relu,
+            )
+        launch = division.apply()
+        self._norm_kernel(
+            layer,
+            "normalise_back",
+            launch,
+            x,
+            dy,
+            terms.scale,
+            terms.shift,
+            slopes.of_x,
+            slopes.constant,
+            x,
+            *launch.maps,
+            0 if dz else relu,
+        )
+
+    def _cudnn_norm_back(self, layer: Norm) -> None:
         parameters = layer.parameters
         saved = self._saved[layer.target]
         how = self._normalising(layer)
@@ -440,8 +627,6 @@ class Writer:
             saved.reserve.size_bytes,
             reals=(parameters._kwargs["eps"],),
         )
-        self._complete(parameters.gamma)
-        self._complete(parameters.beta)
 
     def _max_pool_back(self, layer: MaxPooling) -> None:
         self._pool(
@@ -487,8 +672,9 @@ class Writer:
         return self._values[number]
 
     def _new_gradient(self, number: int) -> Buffer:
-        self._gradients[number] = self._maps_buffer(number)
-        return self._gradients[number]
+        gradient = self._maps_buffer(number)
+        self._gradients[number] = gradient
+        return gradient
 
     def _maps_buffer(self, number: int) -> Buffer:
         return self.tape.buffer(self._size(number) * self._item_bytes)
@@ -532,6 +718,49 @@ class Writer:
     @staticmethod
     def _trained(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
         return layer.parameters.gamma.data(), layer.parameters.beta.data()
+
+    @staticmethod
+    def _running(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
+        parameters = layer.parameters
+        return parameters.running_mean.data(), parameters.running_var.data()
+
+    def _division(self, layer: Norm) -> Division:
+        channels = self.network.values[layer.target].channels
+        rows = self._size(layer.target) // channels
+        return Division(
+            self._gpu,
+            rows,
+            channels,
+            self._item_bytes,
+        )
+
+    def _new_terms(self, channels: int) -> Terms:
+        return Terms(*(self.tape.buffer(4 * channels) for _ in Terms._fields))
+
+    def _new_slopes(self, layer: Norm) -> Slopes:
+        parameters = layer.parameters
+        size_bytes = 4 * self.network.values[layer.target].channels
+        return Slopes(
+            parameters.gamma.grad(),
+            parameters.beta.grad(),
+            self.tape.buffer(size_bytes),
+            self.tape.buffer(size_bytes),
+        )
+
+    def _partials(self, launch: Launch) -> tuple[Buffer, Buffer]:
+        """Where a norm's slices leave their sums, and count themselves."""
+        partials, _ = self.tape.space(launch.partials_bytes)
+        return partials, self._arrived
+
+    def _norm_kernel(
+        self, layer: Norm, name: str, launch: Launch, *arguments: Any
+    ) -> None:
+        self.tape.kernel(
+            layer.parameters.name,
+            f"{name}_{self._type}",
+            launch.blocks,
+            *arguments,
+        )
 
     def _kernel(self, layer: str, name: str, size: int, *arguments: Any) -> None:
         """A kernel of ours that walks over `size` elements."""

@@ -1,0 +1,148 @@
+"""Which batch norm a GPU runs, by its compute capability and batch, and how our own kernels divide
+their work. Pure."""
+
+from __future__ import annotations
+
+import math
+import sys
+from enum import Enum
+from typing import NamedTuple
+
+
+class Norms(Enum):
+    """Where a training step's statistics come from, and what applies them."""
+
+    CUDNN = "cuDNN's batch norm: reads once, needs all multiprocessors at a time"
+    OWN = "our kernels: statistics, then scale, shift, sum and ReLU"
+    EPILOGUE = "cuDNN's convolutions sum their results; our kernels apply"
+    MAIN_LOOP = "the same; the next convolution applies the norm that it reads"
+
+
+class Row(NamedTuple):
+    """Up to how many images a step."""
+
+    images: int
+    norms: Norms
+
+
+class Gpu(NamedTuple):
+    """A GPU of a compute capability: the largest that is common."""
+
+    multiprocessors: int
+    cache_bytes: int
+    rows: tuple[Row, ...]
+    """By what a card of this capability ran fastest; cuDNN's where none was measured."""
+
+
+ANY = sys.maxsize
+_MIB = 1 << 20
+_UNMEASURED = (Row(ANY, Norms.CUDNN),)
+TABLE = {
+    (7, 0): Gpu(80, 6 * _MIB, _UNMEASURED),
+    (7, 5): Gpu(40, 4 * _MIB, _UNMEASURED),
+    (8, 0): Gpu(108, 40 * _MIB, _UNMEASURED),
+    (8, 6): Gpu(84, 6 * _MIB, _UNMEASURED),
+    (8, 9): Gpu(142, 48 * _MIB, _UNMEASURED),
+    (9, 0): Gpu(132, 50 * _MIB, _UNMEASURED),
+}
+
+VECTOR_BYTES = 16
+THREADS = 256
+LANES = 8
+"""Columns of 16 bytes that a block has side by side: a line of the cache."""
+SUM_ROWS = 4
+APPLY_ROWS = 2
+"""Rows that a thread has in flight (device.cu)."""
+BLOCKS = 4
+"""Of a multiprocessor."""
+FEW_ROWS = 2048
+"""With no more rows one block does all of a column, and the norm is one launch."""
+
+
+def gpu_of(capability: tuple[int, int]) -> Gpu:
+    """The row of a capability, or of the last before it."""
+    return TABLE[max(known for known in TABLE if known <= capability)]
+
+
+def choose(capability: tuple[int, int], images: int) -> Norms:
+    """The norms of a training step of so many images."""
+    rows = gpu_of(capability).rows
+    return next(row.norms for row in rows if images <= row.images)
+
+
+class Launch(NamedTuple):
+    """Of one of our kernels: its blocks, and how they divide maps."""
+
+    blocks: int
+    rows: int
+    channels: int
+    lanes: int
+    slices: int
+
+    @property
+    def maps(self) -> tuple[int, int, int, int]:
+        """The kernel's arguments."""
+        return self[1:]
+
+    @property
+    def partials_bytes(self) -> int:
+        """Two sums a channel and slice."""
+        return 8 * self.channels * self.slices
+
+
+class Division:
+    """How the kernels divide maps of rows (pixels of all images) and channels."""
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        rows: int,
+        channels: int,
+        item_bytes: int,
+    ) -> None:
+        self._gpu = gpu
+        self._rows = rows
+        self._channels = channels
+        wide = VECTOR_BYTES // item_bytes
+        self.column_channels = 1 if channels % wide else wide
+        """Of a thread."""
+        self._columns = channels // self.column_channels
+        self._size_bytes = rows * channels * item_bytes
+
+    def is_one_launch(self, tensors: int) -> bool:
+        """Whether so many tensors of these maps stay in the cache, and a block takes few turns."""
+        fits = tensors * self._size_bytes <= self._gpu.cache_bytes
+        return fits and self._rows <= FEW_ROWS
+
+    def whole(self) -> Launch:
+        """A column a block, with all rows."""
+        return self._launch(1, 1)
+
+    def sums(self) -> Launch:
+        """The last block of a column adds up its slices, so that these are no more than it reads
+        in the time of the others."""
+        chunks = self._chunks(SUM_ROWS)
+        return self._launch(LANES, min(8 * math.isqrt(chunks), self._most(chunks)))
+
+    def apply(self) -> Launch:
+        return self._launch(LANES, self._most(self._chunks(APPLY_ROWS)))
+
+    def _chunks(self, in_flight: int) -> int:
+        """What a block does at a time."""
+        lanes = min(LANES, self._columns)
+        return -(-self._rows // (THREADS // lanes * in_flight))
+
+    def _most(self, chunks: int) -> int:
+        """Slices that occupy all multiprocessors."""
+        groups = -(-self._columns // LANES)
+        return max(1, min(chunks, BLOCKS * self._gpu.multiprocessors // groups))
+
+    def _launch(self, lanes: int, slices: int) -> Launch:
+        groups = -(-self._columns // lanes)
+        return Launch(
+            groups * slices,
+            self._rows,
+            self._channels,
+            lanes,
+            slices,
+        )
