@@ -1,5 +1,5 @@
-"""Which convolutions of a network cuDNN computes together with the batch norm beside them. Pure, but
-for the question whether an engine takes a graph."""
+"""Which convolutions of a network cuDNN computes together with the batch norm beside them. Pure,
+but for the question whether an engine takes a graph."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Fusion:
 
     Args:
         convolving: the shapes of a convolution.
+        sums: of a convolution's output and of the norm's backward are sought at all.
         applies: norms whose output only one convolution reads are applied by it as well.
     """
 
@@ -25,14 +26,18 @@ class Fusion:
         engines: Backend,
         convolving: Callable[[Convolution], Convolving],
         *,
+        sums: bool,
         applies: bool,
     ) -> None:
         self.forward: dict[int, Plan] = {}
         """With the sums of the output, by the output."""
         self.filter: dict[int, Plan] = {}
-        """With the norm before it, by the input: the norm's output, which is nowhere in the memory."""
+        """With the norm before it, by the input: the norm's output, which lies nowhere."""
         self.data: dict[int, Plan] = {}
-        """With the sums of the norm before it, by the input, whose gradient it completes."""
+        """With the sums of the norm before it, by the output of the convolution that completes the
+        gradient of the norm's."""
+        self.summed_back: set[int] = set()
+        """Norms' outputs whose gradient comes with those sums."""
         self._engines = engines
         self._producers: dict[int, Layer] = {}
         self._readers: dict[int, list[Layer]] = defaultdict(list)
@@ -42,7 +47,7 @@ class Fusion:
             if isinstance(layer, Norm) and layer.residual is not None:
                 self._readers[layer.residual].append(layer)
         convolutions = [
-            layer for layer in network.layers if isinstance(layer, Convolution)
+            layer for layer in network.layers if sums and isinstance(layer, Convolution)
         ]
         for layer in convolutions:
             shapes = convolving(layer)
@@ -59,7 +64,7 @@ class Fusion:
 
     def _apply(self, layer: Convolution, shapes: Convolving) -> bool:
         """Whether the convolution does the norm before it, in its filter's gradient too."""
-        norm = self._norm_before(layer)
+        norm = self.norm_before(layer)
         if norm is None or norm.residual is not None:
             return False
         if self._readers[norm.target] != [layer]:
@@ -73,7 +78,7 @@ class Fusion:
 
     def _sum_norm_back(self, layer: Convolution, shapes: Convolving) -> None:
         """Of the readers of a value the first is the last in the backward pass."""
-        norm = self._norm_before(layer)
+        norm = self.norm_before(layer)
         readers = self._readers[layer.source]
         if norm is None or readers[0] is not layer:
             return
@@ -82,9 +87,10 @@ class Fusion:
             joins=len(readers) > 1,
             adds=norm.residual is not None,
         )
-        self._keep(self.data, layer.source, graph)
+        if self._keep(self.data, layer.target, graph):
+            self.summed_back.add(layer.source)
 
-    def _norm_before(self, layer: Convolution) -> Norm | None:
+    def norm_before(self, layer: Convolution) -> Norm | None:
         """That with ReLU whose input has its sums."""
         before = self._producers.get(layer.source)
         if not isinstance(before, Norm) or not before.relu:

@@ -199,15 +199,11 @@ class PlanOperators(Operators):
         return Writer(
             tape,
             self._cudnn,
-        return Writer(
-            tape,
-            self._cudnn,
             self._backend,
             net,
             image_shape,
             settings,
             self.module.capability,
-        )
         )
 
 
