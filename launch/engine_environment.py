@@ -199,10 +199,10 @@ def engine_environment(
         "HOROVOD_CYCLE_TIME": f"{run.comm.cycle_ms:g}",
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
         **SETTINGS[backend],
-        **offered[algorithm],
     }
     if backend == "nccl":
         wanted |= _of_gpus(run)
+    wanted |= offered[algorithm]
     if backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
         if not may_copy:
@@ -229,6 +229,8 @@ def _of_gpus(run: Run) -> dict[str, str]:
     settings = {}
     if run.deterministic:
         settings["MXNET_ENFORCE_DETERMINISM"] = "1"
+        # NCCL's own choice on NVSwitch: sums in the switch, in no fixed order.
+        settings["NCCL_ALGO"] = "^NVLS,NVLSTree"
     if run.comm.groups == "single":
         settings["MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"] = "999"
     return settings

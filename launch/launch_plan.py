@@ -17,6 +17,7 @@ from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..train.capabilities import check_supported
 from .engine_environment import EngineSettings
+from .job_script import ROOT
 from .launchers import Job, build_job, pick_launcher
 from .preflight import beyond_the_device, obstacles, refuse, unless_refused
 
@@ -28,15 +29,15 @@ class Options(NamedTuple):
 
     `launcher`: asked for by name; the command to go on with names it too. `out`: the new run's
     folder. `resume`: that of an interrupted run to go on with. `recorded`: that of a run to compare
-    with. `program`: what one rank is started with. `in_container`: it is started in the config's
-    container, whose libraries are others than those here.
+    with. `program`: what one rank is started with; None: `local_rank`. `in_container`: it is
+    started in the config's container, whose libraries are others than those here.
     """
 
     launcher: str | None = None
     out: Path | None = None
     resume: Path | None = None
     recorded: Path | None = None
-    program: Sequence[str] = RANK
+    program: Sequence[str] | None = None
     in_container: bool = False
 
 
@@ -62,12 +63,22 @@ class LaunchPlan:
 
     def job_in(self, folder: str) -> Job:
         """The job whose ranks read their config in `folder` and write there."""
-        command = [*self.options.program, f"{folder}/config.yaml", "--out", folder]
+        program = self.options.program or local_rank(self.run)
+        command = [*program, f"{folder}/config.yaml", "--out", folder]
         return self.job._replace(command=command)
 
     def refuse(self) -> None:
         """Raise UserError with all that stands in its way."""
         refuse([*self.refusals, *self.obstacles])
+
+
+def local_rank(run: Run) -> list[str]:
+    """What a rank is started with outside a job. One for a GPU is bound to the cores near it, as in
+    a job: else the threads that decode for eight GPUs float over both sockets."""
+    rank = list(RANK)
+    if run.system.device == "gpu" and run.system.job.bind != "none":
+        rank.insert(0, str(ROOT / "scripts" / "bind.sh"))
+    return rank
 
 
 def plan_launch(

@@ -24,11 +24,11 @@ SIGMA_POINT = 0.03
 same parts are from each other. Cross-validation is flat from 0.05 to 0.12, 0.15 to 0.5 and 0.015 to
 0.06."""
 
-WORKSPACE_BYTES = 1.0e9
-"""CUDA context, NCCL's buffers, cuDNN's workspace: assumed."""
-COPIES_OF_ACTIVATIONS = 3
-"""Output of the convolution, of batch norm, and a gradient: assumed. By this the largest published
-batches (1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.66 to 0.88 of the memory."""
+WORKSPACE_BYTES = 4.0e9
+"""CUDA context, modules, handles, workspaces: what an H200 used beside the plan's memory."""
+COPIES_OF_ACTIVATIONS = 2.09
+"""Of the plan on an H200: 14.0 GB at 208 images, 22.9 at 400. By this the largest published batches
+(1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.54 to 0.82 of the memory."""
 BYTES_PER_PARAMETER = 12
 """fp16 weight and gradient, fp32 master and momentum."""
 

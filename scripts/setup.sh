@@ -118,6 +118,8 @@ print_of() { # print_of cpu|gpu FILE...
   echo "$kind $(cat requirements/*.txt scripts/setup.sh "$@" | sha256sum)"
 }
 holds() { [ -f "$1" ] && grep -qxF "$2" "$1"; } # holds STAMP PRINT
+# An environment for GPUs stays one, also where a pull has changed what it is made of.
+if [ -z "$system_mxnet" ] && grep -q '^gpu ' "$stack_stamp" 2>/dev/null; then gpu=1; fi
 kind=${gpu:+gpu}${system_mxnet:+system}
 kind=${kind:-cpu}
 mpi_has_headers() { # though there may be no compiler yet that has_mpi could ask
@@ -148,7 +150,6 @@ all_is_done() {
   fi
 }
 all_is_done && exit 0
-if grep -q '^gpu ' "$stack_stamp" 2>/dev/null && holds "$stack_stamp" "$(print_of gpu)"; then gpu=1; fi
 if [ -n "$gpu" ]; then
   # shellcheck source=scripts/setup_gpu.sh
   . scripts/setup_gpu.sh

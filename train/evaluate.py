@@ -130,6 +130,7 @@ def evaluate(
         images, labels = next_batch()
         total = comm.operators.add_hits(score(images), labels, total)
         limit_run_ahead(total, images)
+    comm.operators.finish()  # no rank reads a sum to which a failed call contributed
     counts = comm.add_up(total, "counts")
     correct, correct_top5, seen = host_reads.counts(counts)
     if seen != samples:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mxnet as mx
 import numpy as np
@@ -16,6 +16,34 @@ from mxnet.ndarray import NDArray
 from .step_times import Stamp
 
 TOP = 5
+
+
+class Graphs(NamedTuple):
+    """Parts of a step that were captured as CUDA graphs, of those that have run often enough."""
+
+    captured: int
+    parts: int
+
+    def __str__(self) -> str:
+        return f"{self.captured} of {self.parts} segments"
+
+
+class NormLayers(NamedTuple):
+    """How the batch norms of a step run: `norms` was chosen, and so many layers have their sums
+    from the convolution before them, those of backward from the one after, and are applied by it.
+    """
+
+    norms: str
+    layers: int
+    sums: int
+    slopes: int
+    applied: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.norms}: of {self.layers} layers convolutions sum {self.sums}, "
+            f"{self.slopes} in backward, and apply {self.applied}"
+        )
 
 
 class Operators:
@@ -33,6 +61,19 @@ class Operators:
     def stamp(self) -> Stamp | None:
         """What notes the time for `step_times.py`, if not the host's clock."""
         return None
+
+    norm_layers: NormLayers | None = None
+    """None: they are MXNet's operators."""
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """The parts of a step that run as CUDA graphs; None: a step has no such parts."""
+        return None
+
+    def finish(self) -> None:
+        """Wait until the device has done all that is enqueued. What is concluded after it (a
+        score, a checkpoint) rests on work that succeeded. Raises UserError: some of it failed."""
+        nd.waitall()
 
     def zeros(
         self,

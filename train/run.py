@@ -7,7 +7,6 @@ import time
 
 import mxnet as mx
 import numpy as np
-from mxnet import nd
 
 from ..logging.clock import Moment, present
 from ..logging.records import Stopped
@@ -43,7 +42,7 @@ def train_and_evaluate(context: RunContext) -> None:
             checkpointer.save_now(is_best=True)
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
-        nd.waitall()  # the ends of its epochs are known
+        trainer.comm.operators.finish()  # the ends of its epochs are known
         context.log.abort()
         write_result(trainer, reached=False, stopped=stop.cause)
     checkpointer.finish()
@@ -94,7 +93,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
             before = train_epoch(trainer, checkpointer, epoch, before)
             if epoch < block.last_epoch:
                 checkpointer.save_if_due()
-        nd.waitall()  # batch-norm statistics are final only now
+        trainer.comm.operators.finish()  # batch-norm statistics are final only now
         trainer.limit_run_ahead.clear()
         trainer.times.end_block()
         accuracy = evaluate_epoch(trainer, block.last_epoch)

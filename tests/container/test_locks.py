@@ -150,6 +150,13 @@ def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
     assert set_up(root, environment) == 1
 
 
+def test_an_environment_for_gpus_stays_one(root: Path, environment: Path) -> None:
+    """Its stamp is another after a pull that changes what it is made of."""
+    stamp = environment / "stack.stamp"
+    stamp.write_text(stamp.read_text() + "gpu before the pull\n")
+    assert set_up(root, environment) == 1
+
+
 def test_a_copy_of_an_environment_is_made_anew(
     root: Path,
     environment: Path,

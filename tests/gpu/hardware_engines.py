@@ -35,6 +35,7 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
 
     steps = steps_of(run, batch)
     writer = writer_of(steps)
+    backend = steps.operators.cudnn.backend
     layers = Counter(
         writer.convolving(layer)
         for layer in writer.network.layers
@@ -44,7 +45,7 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
         for shapes, count in layers.items():
             for name, operations in graphs(shapes):
                 begin = (described(shapes), count, name)
-                plans = list(writer.backend.every_plan(operations))
+                plans = list(backend.every_plan(operations))
                 for number, plan in enumerate(plans):
                     cells = measured(steps, plan, operations, rounds)
                     yield (*begin, number, *cells)
@@ -98,7 +99,6 @@ def measured(
     operands = {name: writer.tape.buffer(size) for name, size in sizes.items()}
     writer.tape.graph(
         "graph",
-        writer.backend,
         plan,
         **operands,
     )

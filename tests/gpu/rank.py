@@ -4,10 +4,13 @@ The same arguments, and `--script FILE` before them: a JSON object, what the dev
     accuracy   of each evaluation in turn, the last one of all that follow (default 0.5)
     overflows  the numbers of asked-for answers that say "not finite" (dynamic loss scale)
     computed   true: the device's own answers, as it computes
+    fails      [what, number]: the launch that follows fails: of the update of a step, or of the
+               batch of an evaluation
 The fake's report goes to OUT/fake_<rank>.json, with its counts at each log point.
 """
 
 import ctypes
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -80,6 +83,31 @@ class Answers:
         (self._out / f"fake_{place.rank}.json").write_text(text)
 
 
+def arm(what: str, number: int) -> None:
+    """Have the device fail at the last launch of a step, or of a batch of an evaluation. Loads
+    MXNet, which start-up would do beside other things."""
+    from mxnet import nd
+
+    from rn50.train.gpu.plan_operators import Scorer
+    from rn50.train.gpu.update import PlanUpdater
+
+    owner, name = {
+        "step": (PlanUpdater, "_apply"),
+        "batch": (Scorer, "__call__"),
+    }[what]
+    method = getattr(owner, name)
+    calls = itertools.count(1)
+
+    def failing(self: Any, *arguments: Any) -> Any:
+        step = arguments[0] if what == "step" else next(calls)
+        if step == number:
+            nd.waitall()
+            FAKE.fakecuda_fail_next(b"cudaGraphLaunch")
+        return method(self, *arguments)
+
+    setattr(owner, name, failing)
+
+
 def main() -> None:
     words = sys.argv[1:]
     script = {}
@@ -89,6 +117,8 @@ def main() -> None:
     options = parse(words)
     run = load(options.config, options.overrides).run
     answers = Answers(run.data.eval_samples, script, options.out)
+    if fails := script.get("fails"):
+        arm(*fails)
     for name in ("losses", "counts", "finite"):
         setattr(host_reads, name, getattr(answers, name))
     run_rank(

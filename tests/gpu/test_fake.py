@@ -6,6 +6,7 @@ What it computes stands against the CPU's losses in test_plan.py.
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -603,6 +604,67 @@ def test_another_thread_may_take_memory_during_a_capture_and_not_wait_for_its_st
     wait = partial(cuda.status, "cudaStreamSynchronize", cuda.stream)
     spoilt = Graph(cuda, lambda: elsewhere(wait))
     assert (spoilt.answer, spoilt.ended) == (CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED)
+
+
+def test_a_handle_within_a_call_of_another_thread_is_refused(cuda: Cuda) -> None:
+    """cuDNN forbids it."""
+    layer = Layer(cuda)
+    algorithms = (c_int * 64)()
+    count = c_int()
+    question = (
+        "cudnnGetConvolutionForwardAlgorithm_v7",
+        cuda.cudnn,
+        layer.x.descriptor,
+        layer.filter,
+        layer.convolution,
+        layer.y.descriptor,
+        1,
+        byref(count),
+        byref(algorithms),
+    )
+    assert cuda.status(*question) == 0
+    holder = ctypes.cast(cuda.cudnn, ctypes.POINTER(ctypes.c_long))
+    holder[2] = 1  # as fake::Handle notes a thread
+    try:
+        errors = errors_of(cuda, lambda: cuda.status(*question))
+        assert layer.forward(layer.y.place) != 0
+    finally:
+        holder[2] = 0
+    assert errors == ["a handle is used by two threads at a time"]
+
+
+def test_a_call_that_is_to_fail_fails_once(cuda: Cuda) -> None:
+    layer = Layer(cuda)
+    for name, fail in (
+        ("cudnnConvolutionForward", lambda: layer.forward(layer.y.place)),
+        (
+            "cudaStreamSynchronize",
+            lambda: cuda.status("cudaStreamSynchronize", cuda.stream),
+        ),
+    ):
+        cuda.library.fakecuda_fail_next(name.encode())
+        assert fail() != 0
+        assert fail() == 0
+
+
+def test_what_is_written_behind_an_allocation_ends_the_process(
+    fake: Path, root: Path
+) -> None:
+    program = (
+        "import ctypes, sys; from tests.gpu.cuda import Cuda; "
+        "place = Cuda(sys.argv[1]).allocate(1000).value; "
+        "ctypes.memset(place, 0, 1024); print('within', flush=True); "
+        "ctypes.memset(place, 0, 1025)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(fake / "libcuda.so.1")],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        check=False,
+    )
+    assert done.stdout == "within\n"
+    assert done.returncode == -signal.SIGSEGV
 
 
 def test_a_graph_whose_memory_was_given_back_is_refused(cuda: Cuda) -> None:

@@ -1,4 +1,4 @@
-"""The part of `make gpu-hardware` about cuDNN's engines, whole on the fake. No time is looked at."""
+"""The part of `make gpu-hardware` about cuDNN's engines, whole on the fake."""
 
 import json
 import os

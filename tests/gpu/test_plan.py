@@ -82,6 +82,7 @@ def distance(answer: dict[str, Any]) -> float:
     ("capability", "layout", "graphs"),
     [
         ("7.0", "NHWC", "1"),
+        ("7.5", "NHWC", "1"),
         ("8.0", "NCHW", "0"),
         ("9.0", "NHWC", "1"),
     ],
@@ -125,17 +126,18 @@ def test_the_float16_presets_have_two_networks() -> None:
     assert len({model.model_dump_json(exclude={"loss_scale"}) for model in half}) == 2
 
 
-def test_a_step_is_the_same_with_and_without_graphs(body: Body) -> None:
-    answers = [
+def test_a_step_is_the_same_with_graphs_and_whenever_streams_work(body: Body) -> None:
+    """As late as they may, as early, and in turns that are drawn."""
+    first, *others = (
         body(
-            {"FAKECUDA_GRAPHS": graphs},
+            {"FAKECUDA_GRAPHS": graphs, "FAKECUDA_LAZY": lazy},
             do="losses",
             dtype="float16",
             layout="NHWC",
         )["gpu"]
-        for graphs in "01"
-    ]
-    assert answers[0] == answers[1]
+        for graphs, lazy in ("01", "11", "10", "12")
+    )
+    assert others == [first] * 3
 
 
 def test_two_ranks_sum_what_one_computes(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50.launch.ending import RunError
+from tests.gpu.runs import GpuRun
 from tests.waiting import finished
 
 pytestmark = pytest.mark.slow
@@ -71,6 +73,7 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
     assert expected in line
     if name := environment.get(NAME):
         assert f"found {name} with {environment[CAPABILITY]}" in line
+        assert "model.step=operators" not in line  # MXNet has no code for it either
     # no log was begun, no data looked at
     assert not (tmp_path / "result_0.txt").exists()
 
@@ -95,6 +98,26 @@ def test_a_gpu_that_can_is_taken(
 ) -> None:
     done = start_rank(tmp_path, *words, **environment)
     assert "/no/such/data" in done.stderr  # it came as far as the data
+
+
+def test_a_driver_without_a_compiler_says_so(
+    fake_environment: Path, smoke_data: Path, tmp_path: Path
+) -> None:
+    environment = {"FAKECUDA_COMPILER": "0"}
+    done = start_rank(tmp_path, f"data.path={smoke_data}", **environment)
+    assert done.returncode == 3
+    assert "its compiler (libnvidia-ptxjitcompiler.so) expected" in done.stderr
+    assert "NVIDIA_DRIVER_CAPABILITIES" in done.stderr
+
+
+def test_two_ranks_on_one_gpu_are_refused_by_its_name(
+    gpu_run: GpuRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(
+        RunError, match=r"found GPU-00000000-.* for rank 0 .* and rank 1 "
+    ):
+        gpu_run("system.ranks_per_node=2")
 
 
 def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:

@@ -54,7 +54,16 @@ def run_of(config: str, *overrides: str) -> Run:
                 "MXNET_ENFORCE_DETERMINISM": None,
             },
         ),
-        ("dgxa100_8", ("deterministic=true",), {"MXNET_ENFORCE_DETERMINISM": "1"}),
+        (
+            "dgxa100_8",
+            ("deterministic=true",),
+            {"MXNET_ENFORCE_DETERMINISM": "1", "NCCL_ALGO": "^NVLS,NVLSTree"},
+        ),
+        (
+            "dgxa100_8",
+            ("deterministic=true", "comm.algorithm=ring"),
+            {"NCCL_ALGO": "Ring"},
+        ),
         (
             "quick",
             ("comm.algorithm=recursive_doubling",),

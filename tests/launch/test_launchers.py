@@ -8,6 +8,7 @@ from rn50.config.load import load
 from rn50.launch.doctor import mpi_rows
 from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
+from rn50.launch.launch_plan import RANK, Options, plan_launch
 from rn50.launch.launchers import (
     LAUNCHERS,
     Job,
@@ -154,6 +155,24 @@ def test_fewer_hosts_than_nodes_are_named(
         (problem,) = problems
         assert "2 hosts expected" in problem
         assert f"found {count}" in problem
+
+
+@pytest.mark.parametrize(
+    ("words", "is_bound"),
+    [
+        (("dgxa100_8",), True),
+        (("dgxa100_8", "system.job.bind=none"), False),
+        (("quick",), False),
+    ],
+)
+def test_a_rank_with_a_gpu_is_bound_as_in_a_job(
+    words: tuple[str, ...], is_bound: bool
+) -> None:
+    config, *overrides = words
+    plan = plan_launch(load(config, overrides), Options("gloo"))
+    command = plan.job_in("out").command
+    assert command[0].endswith("scripts/bind.sh") == is_bound
+    assert tuple(command[is_bound : is_bound + 3]) == RANK
 
 
 def test_several_nodes_get_what_the_engines_read(

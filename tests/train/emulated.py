@@ -13,11 +13,10 @@ import mxnet as mx
 import numpy as np
 
 from rn50.train.gpu.calls import WORDS, Call, address_of
-from rn50.train.gpu.module import SOURCE, CudaModule, parameters
+from rn50.train.gpu.module import SOURCE, THREADS, CudaModule, parameters
 from rn50.train.gpu.plan_operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
-THREADS = 64
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _DTYPES = {
     "half_t": np.float16,
@@ -64,7 +63,9 @@ def build() -> Path:
     if not built.exists():
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
             made = Path(folder) / "kernels.so"
-            compile_text(text, made, "-fPIC", "-shared")
+            # An access that a GPU refuses for its alignment ends the process.
+            alignment = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
+            compile_text(text, made, "-fPIC", "-shared", *alignment)
             made.replace(built)
     return built
 
@@ -76,6 +77,9 @@ def library() -> ctypes.CDLL:
 
 class EmulatedDevice:
     """Makes the calls that step.c makes, on the CPU. Waits for their arrays and for their end."""
+
+    def check(self) -> None:
+        """A kernel that fails here ends the process."""
 
     def push(
         self,

@@ -18,7 +18,7 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from ...config.errors import UserError
-from ..gpu.cuda_driver import check_machine
+from ..gpu.cuda_driver import check_machine, visible_gpu
 from ..operators import Operators
 from ..stopping import AllRanksError
 from .buckets import lay_out_gradients
@@ -75,10 +75,26 @@ class Communicator:
                 "Horovod over NCCL for GPU ranks expected, found one built without it: "
                 "scripts/setup.sh --gpu"
             )
+        if self.ctx.device_type == "gpu":
+            self._check_gpus()
         size = CONNECT_BYTES // 4 // self._parts * self._parts
         first = self.operators.zeros(size)
         self.sum_(first, "connect", 0)
         first.wait_to_read()  # connecting belongs to start-up, not to the first step
+
+    def _check_gpus(self) -> None:
+        """Raise AllRanksError: ranks of a node share a GPU, which NCCL refuses, and of which
+        Horovod says no more than that it has been shut down."""
+        gpu = f"{hvd.cross_rank():08} {visible_gpu(self.ctx.device_id).uuid:47}"
+        gpus = [row.decode() for row in self.gather_bytes(gpu.encode(), "gpus")]
+        first, *more = divide(gpus).groups[0]
+        if more:
+            names = self.gather_names()
+            raise AllRanksError(
+                f"system.ranks_per_node: a GPU for each rank expected, found "
+                f"{gpus[first].split()[1]} for {names[first]} and {names[more[0]]}",
+                retryable=False,
+            )
 
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""

@@ -38,6 +38,8 @@ _VARIABLES = re.compile(
     # Each rank fuses and caches for itself: with other values it waits for ever. Threads alter the
     # order in which oneDNN sums a rank's gradients, and so the bits of the run.
     r"HOROVOD_(AUTOTUNE|CACHE_CAPACITY|CYCLE_TIME|DISABLE_GROUP_FUSION|FUSION_THRESHOLD"
+    # With other numbers of NCCL streams ranks would join other communicators in turn.
+    r"|NUM_NCCL_STREAMS|ENABLE_ASYNC_COMPLETION"
     r"|(HIERARCHICAL|TORUS)_\w+)|MXNET_ENFORCE_DETERMINISM|OMP_NUM_THREADS"
     # By the libraries' manuals the same on all ranks: which algorithm sums.
     r"|NCCL_(ALGO|PROTO|MAX_NCHANNELS|MIN_NCHANNELS|COLLNET_ENABLE|NVLS_ENABLE|BUFFSIZE)"

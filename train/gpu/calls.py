@@ -13,6 +13,7 @@ from mxnet import nd
 
 from ...config.errors import UserError
 from .. import kernels
+from ..operators import Graphs
 from ..step_times import EngineContext, Stamp
 
 WORDS = 30
@@ -132,6 +133,10 @@ class Device:
         operation = ctypes.cast(self._library.rn50_stamp_step, ctypes.c_void_p)
         return Stamp(operation, self._context, [after])
 
+    def check(self) -> None:
+        """Raise UserError: a launch failed."""
+        checked("cuLaunchKernel", self._launch_status.value)
+
     def push(
         self,
         name: str,
@@ -140,7 +145,7 @@ class Device:
         writes: Iterable[nd.NDArray],
     ) -> None:
         """Enqueue a function of step.c. Raises UserError: an earlier launch failed."""
-        checked("cuLaunchKernel", self._launch_status.value)
+        self.check()
         size = ctypes.sizeof(parameter)
         memory = _C.malloc(size)
         ctypes.memmove(memory, ctypes.byref(parameter), size)
@@ -200,7 +205,7 @@ class Segment:
             waits=waits,
             eager_runs=EAGER_RUNS,
         )
-        _TABLES.append(self._table)
+        _SEGMENTS.append(self)
 
     def __call__(
         self,
@@ -209,11 +214,9 @@ class Segment:
         writes: Sequence[nd.NDArray] = (),
     ) -> None:
         """Enqueue a run. Raises UserError: an earlier one failed."""
-        table = self._table
-        status = table.status  # written after the number
-        checked(self._names[table.failed], status)
+        self.check()
         run = _Run(
-            table=ctypes.pointer(table),
+            table=ctypes.pointer(self._table),
             settings=(ctypes.c_uint64 * SETTINGS)(*settings),
         )
         self._device.push(
@@ -222,6 +225,31 @@ class Segment:
             [*self._reads, *reads],
             [*self._writes, *writes],
         )
+
+    def check(self) -> None:
+        """Raise UserError: a run failed."""
+        status = self._table.status  # written after the number
+        checked(self._names[self._table.failed], status)
+
+    @property
+    def is_captured(self) -> bool | None:
+        """Whether it runs as a graph; None: it has not run often enough to be captured."""
+        if self._table.eager_runs >= 0:
+            return None
+        return bool(self._table.graph)
+
+
+def check_segments() -> None:
+    """Raise UserError: a run of any segment failed. A segment itself tells only when it is called
+    again, which after the last step before an evaluation or a checkpoint it is not."""
+    for segment in _SEGMENTS:
+        segment.check()
+
+
+def captured_graphs() -> Graphs:
+    """How many of this process's segments run as graphs."""
+    states = [segment.is_captured for segment in _SEGMENTS]
+    return Graphs(states.count(True), len(states) - states.count(None))
 
 
 def _pointers(addresses: Collection[int]) -> ctypes.Array[ctypes.c_void_p]:
@@ -234,8 +262,8 @@ def checked(name: str, status: int) -> None:
         raise UserError(f"{name}: success expected on the GPU, found status {status}")
 
 
-_TABLES: list[_Table] = []
-"""All that were made, with their calls: the engine may be about to walk one that Python let go."""
+_SEGMENTS: list[Segment] = []
+"""All that were made: the engine may be about to walk the table of one that Python let go."""
 
 _C = ctypes.CDLL(None)
 _C.malloc.restype = ctypes.c_void_p

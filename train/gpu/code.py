@@ -100,9 +100,11 @@ def check_step(
                 f"found {device}: MXNet has {', '.join(forms)}"
             )
     elif not first <= capability <= last:
+        has_code = runs(code_here(), capability)
+        cure = "; use model.step=operators" if has_code else ""
         raise UserError(
             f"model.step: a GPU from {dotted(first)} to {dotted(last)} for the plan expected, "
-            f"found {device}; model.step=operators runs where MXNet has code"
+            f"found {device}{cure}"
         )
 
 

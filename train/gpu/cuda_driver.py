@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 from ...config.errors import UserError
 
@@ -26,6 +27,7 @@ class Gpu(NamedTuple):
 
     name: str
     capability: tuple[int, int]
+    uuid: str = ""
 
 
 class Gpus(NamedTuple):
@@ -58,7 +60,13 @@ def read_gpus(
         cuda.cuDeviceGetName(name, len(name), device)
         major = number("cuDeviceGetAttribute", _CAPABILITY_MAJOR, device)
         minor = number("cuDeviceGetAttribute", _CAPABILITY_MINOR, device)
-        return Gpu(name.value.decode(errors="replace"), (major, minor))
+        uuid = (ctypes.c_ubyte * 16)()
+        cuda.cuDeviceGetUuid(uuid, device)
+        return Gpu(
+            name.value.decode(errors="replace"),
+            (major, minor),
+            f"GPU-{UUID(bytes=bytes(uuid))}",
+        )
 
     version = number("cuDriverGetVersion")
     count = 0 if cuda.cuInit(0) else number("cuDeviceGetCount")

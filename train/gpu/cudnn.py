@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...config.errors import UserError
-from .backend import HALF, SINGLE, WORKSPACE_BYTES, Shape
+from .backend import HALF, SINGLE, WORKSPACE_BYTES, Backend, Shape
 from .calls import Device, address_of, checked, cuda
 
 BN_ONLY = 0
@@ -64,8 +64,11 @@ class Cudnn:
         handle = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(handle))
         self._checked("cudnnSetStream", handle, device.stream)
-        self._handle = handle
         self.handle = handle.value or 0
+        """Of the calls, which the engine's worker makes: no other thread may use it meanwhile."""
+        self._asking = ctypes.c_void_p()
+        self._checked("cudnnCreate", ctypes.byref(self._asking))
+        self.backend = Backend(self._library, self._asking.value or 0)
         self._one = ctypes.c_float(1)
         self._zero = ctypes.c_float(0)
         self.one = ctypes.addressof(self._one)
@@ -133,7 +136,7 @@ class Cudnn:
         operands = map(ctypes.c_void_p, (first, second, convolution, result))
         self._checked(
             name,
-            self._handle,
+            self._asking,
             *operands,
             _MOST_ALGORITHMS,
             ctypes.byref(count),
@@ -159,7 +162,7 @@ class Cudnn:
         size_bytes = ctypes.c_size_t()
         self._checked(
             name,
-            self._handle,
+            self._asking,
             *map(ctypes.c_void_p, words),
             ctypes.byref(size_bytes),
         )

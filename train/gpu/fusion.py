@@ -55,12 +55,6 @@ class Fusion:
                 self._keep(self.forward, layer.target, backend.forward(shapes))
         for layer in convolutions:
             self._sum_norm_back(layer, convolving(layer))
-        self.counts = {
-            "convolutions": len(convolutions),
-            "sums of the output": len(self.forward),
-            "sums of the norm's backward": len(self.data),
-            "norms applied": len(self.filter),
-        }
 
     def _apply(self, layer: Convolution, shapes: Convolving) -> bool:
         """Whether the convolution does the norm before it, in its filter's gradient too."""

@@ -17,6 +17,7 @@ from .calls import Call, Device, checked, cuda, data_address, float_bits
 SOURCE = Path(__file__).with_name("device.cu")
 THREADS = 256
 """Of a block (step.c). A power of two: sums over a block halve it."""
+_NO_COMPILER = 221  # CUDA_ERROR_JIT_COMPILER_NOT_FOUND
 LARGEST_GRID = 4096
 """Blocks of a kernel that walks over an array."""
 
@@ -42,6 +43,11 @@ class CudaModule:
         major, minor = capability
         text = compiled(source, f"--gpu-architecture=compute_{major}{minor}")
         status = cuda().cuModuleLoadData(ctypes.byref(self._module), text)
+        if status == _NO_COMPILER:
+            raise UserError(
+                "the NVIDIA driver: its compiler (libnvidia-ptxjitcompiler.so) expected, found "
+                "none; a container gets it by NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+            )
         checked("cuModuleLoadData", status)
 
     def call(

@@ -12,10 +12,15 @@ import numpy as np
 from mxnet import nd
 
 from ..communication.buckets import side_by_side
-from ..operators import TOP, Operators
+from ..operators import TOP, Graphs, Operators
 from ..step_times import Stamp
-from .backend import Backend
-from .calls import SETTINGS, cuda, data_address, float_bits
+from .calls import (
+    SETTINGS,
+    captured_graphs,
+    check_segments,
+    data_address,
+    float_bits,
+)
 from .cudnn import Cudnn
 from .module import CudaModule, blocks_for, type_name
 from .step_plan import ScoringPlan, Shared, TrainingPlan
@@ -42,11 +47,20 @@ class PlanOperators(Operators):
             loss_sum=self.zeros(1),
             arena=Arena(self.zeros(1)),
         )
-        self._cudnn: Cudnn | None = None
+        self.cudnn: Cudnn | None = None
 
     @property
     def stamp(self) -> Stamp | None:
         return self.module.device.stamp(self.shared.arena.token)
+
+    @property
+    def graphs(self) -> Graphs:
+        return captured_graphs()
+
+    def finish(self) -> None:
+        super().finish()
+        self.module.device.check()
+        check_segments()
 
     def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
         """Also lays the weights of a type side by side: the engine has few arrays to watch, and
@@ -192,14 +206,12 @@ class PlanOperators(Operators):
         """What writes a plan for images of this shape."""
         device = self.module.device
         device.activate()
-        if self._cudnn is None:
-            self._cudnn = Cudnn(device, net.dtype)
-            self._backend = Backend(cuda(), self._cudnn.handle)
-        tape = Tape(self._cudnn, self.module)
+        if self.cudnn is None:
+            self.cudnn = Cudnn(device, net.dtype)
+        tape = Tape(self.cudnn, self.module)
         return Writer(
             tape,
-            self._cudnn,
-            self._backend,
+            self.cudnn,
             net,
             image_shape,
             settings,
@@ -274,12 +286,14 @@ class PlanCriterion(_Plans):
         self._batch = []
 
     def _new_plan(self, writer: Writer) -> TrainingPlan:
-        return TrainingPlan(
+        plan = TrainingPlan(
             self._operators.shared,
             writer,
             self._other,
             self._buckets,
         )
+        self._operators.norm_layers = writer.norm_layers()
+        return plan
 
 
 class Scorer(_Plans):

@@ -96,13 +96,12 @@ class Tape:
     def graph(
         self,
         layer: str,
-        backend: Backend,
         plan: Plan,
         **operands: Word,
     ) -> None:
         """A graph of cuDNN's backend; its tensors by their names."""
         space, _ = self.space(plan.workspace_bytes)
-        pack = Pack(backend, operands, space)
+        pack = Pack(self._cudnn.backend, operands, space)
         words = (self._cudnn.handle, plan.descriptor, pack)
         self._add(Entry(layer, "cudnnBackendExecute", words, (), 0))
 

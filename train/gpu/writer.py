@@ -13,8 +13,9 @@ import numpy as np
 from mxnet import nd
 
 from ..network.resnet import ResNet
+from ..operators import NormLayers
 from . import cudnn as dnn
-from .backend import Backend, Convolving, Plan, Shape
+from .backend import Convolving, Plan, Shape
 from .cudnn import Cudnn
 from .fusion import Fusion
 from .layer_calls import (
@@ -75,7 +76,6 @@ class Writer:
     """Writes a network's layers on a tape.
 
     Args:
-        backend: of cuDNN's graphs.
         net: a ResNet in NHWC.
         image_shape: of a batch, in either layout.
         settings: on the device, of this step (device.cu).
@@ -86,7 +86,6 @@ class Writer:
         self,
         tape: Tape,
         cudnn: Cudnn,
-        backend: Backend,
         net: ResNet,
         image_shape: Sequence[int],
         settings: nd.NDArray,
@@ -99,7 +98,6 @@ class Writer:
         self._logits = len(self.network.values) - 1
         self.settings = settings
         self._cudnn = cudnn
-        self.backend = backend
         self.images = image_shape[0]
         self._type = type_name(net.dtype)
         self._item_bytes = np.dtype(net.dtype).itemsize
@@ -133,7 +131,7 @@ class Writer:
         fuses = training and self._type == "half"
         self.fusion = Fusion(
             self.network,
-            self.backend,
+            self._cudnn.backend,
             self.convolving,
             sums=fuses and self.norms in (Norms.EPILOGUE, Norms.MAIN_LOOP),
             applies=self.norms is Norms.MAIN_LOOP,
@@ -198,8 +196,8 @@ class Writer:
         if plan is not None:
             total, squares = self._of_channels(layer.target, 2)
             self.sums[layer.target] = (total, squares)
-            self._graph(
-                layer,
+            self.tape.graph(
+                layer.weight.name,
                 plan,
                 **self._input(layer),
                 w=weight,
@@ -520,7 +518,13 @@ class Writer:
         plan = self.fusion.filter.get(layer.source)
         if plan is not None:
             dy = self._gradients[layer.target]
-            self._graph(layer, plan, **self._input(layer), w=gradient, y=dy)
+            self.tape.graph(
+                layer.weight.name,
+                plan,
+                **self._input(layer),
+                w=gradient,
+                y=dy,
+            )
             return
         self._convolution(
             "BackwardFilter",
@@ -562,8 +566,8 @@ class Writer:
             more["joined"] = self._gradients[layer.source]
         if norm.residual is not None:
             more["z"] = self._value(norm.residual)
-        self._graph(
-            layer,
+        self.tape.graph(
+            layer.weight.name,
             plan,
             **more,
             y=self._gradients[layer.target],
@@ -731,15 +735,18 @@ class Writer:
             *self._slope(layer.source),
         )
 
-    # --- of both ---------------------------------------------------------------------------------
-
-    def _graph(self, layer: Convolution, plan: Plan, **operands: Word) -> None:
-        self.tape.graph(
-            layer.weight.name,
-            self.backend,
-            plan,
-            **operands,
+    def norm_layers(self) -> NormLayers:
+        """How many norms run which way."""
+        layers = [layer for layer in self.network.layers if isinstance(layer, Norm)]
+        return NormLayers(
+            self.norms.name.lower(),
+            len(layers),
+            len(self.sums),
+            len(self.slopes),
+            len(self._halves),
         )
+
+    # --- of both ---------------------------------------------------------------------------------
 
     def _input(self, layer: Convolution) -> dict[str, Word]:
         """What a graph reads: the source, or what the norm reads that it applies."""

@@ -127,8 +127,10 @@ Convolving convolving(Direction direction, cudnnTensorDescriptor_t x, cudnnFilte
     return CUDNN_STATUS_SUCCESS;                                                                     \
   }                                                                                                  \
   FAKE cudnnStatus_t cudnnGetConvolution##Kind##Algorithm_v7(                                        \
-      cudnnHandle_t, const A a, const B b, const cudnnConvolutionDescriptor_t c, const D d,          \
+      cudnnHandle_t handle, const A a, const B b, const cudnnConvolutionDescriptor_t c, const D d,          \
       int asked, int* returned, cudnnConvolution##Short##AlgoPerf_t* found) {                        \
+    const fake::Holding holding(handle);                                                             \
+    if (!holding.alone()) return CUDNN_STATUS_EXECUTION_FAILED;                                      \
     return fake::list(fake::convolving(fake::Direction::k##Kind, x, w, c, y), asked, returned, found); \
   }                                                                                                  \
   FAKE cudnnStatus_t cudnnFindConvolution##Kind##Algorithm(                                          \

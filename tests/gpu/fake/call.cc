@@ -2,8 +2,22 @@
 #include "call.h"
 
 #include <cudnn.h>
+#include <unistd.h>
 
 namespace fake {
+
+Holding::Holding(const void* handle) : handle_(*static_cast<Handle*>(const_cast<void*>(handle))) {
+  const long self = gettid();
+  long holder = 0;
+  first_ = __atomic_compare_exchange_n(&handle_.thread, &holder, self, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+  alone_ = first_ || holder == self;
+  if (!alone_) refuse(0, "a handle is used by two threads at a time");
+}
+
+Holding::~Holding() {
+  if (first_) __atomic_store_n(&handle_.thread, 0, __ATOMIC_SEQ_CST);
+}
 
 using compute::Blend;
 using compute::Data;
@@ -59,7 +73,8 @@ std::string shape(const int* size, int n) {
 }
 
 Call::Call(const char* name, const void* handle)
-    : name_(name), handle_(*static_cast<const Handle*>(handle)) {
+    : name_(name), holding_(handle), handle_(*static_cast<const Handle*>(handle)) {
+  if (!holding_.alone()) status_ = CUDNN_STATUS_EXECUTION_FAILED;
   if (current_device() != handle_.device)
     wrong("a handle of device " + std::to_string(handle_.device) + " in a thread whose device is " +
               std::to_string(current_device()),
@@ -139,6 +154,7 @@ Call& Call::same_type(const char* what, int a, int b) {
 int Call::done(const std::string& kind, std::function<void()> compute, std::function<void()> check,
                std::function<void()> leave) {
   if (status_) return status_;
+  if (fails(name_)) return CUDNN_STATUS_EXECUTION_FAILED;
   counts(name_ + " " + kind);
   const bool is_cudnn = name_.rfind("cudnn", 0) == 0;
   count_call(handle_.stream, is_cudnn ? "cudnn calls" : "cublas calls");

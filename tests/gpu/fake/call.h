@@ -12,6 +12,19 @@ namespace fake {
 struct Handle {
   int device;
   void* stream;
+  long thread;  // that is within a call of it; 0: none
+};
+
+// Holds a handle for a call. cuDNN forbids two threads within calls of one handle.
+class Holding {
+ public:
+  explicit Holding(const void* handle);
+  ~Holding();
+  bool alone() const { return alone_; }
+
+ private:
+  Handle& handle_;
+  bool alone_, first_;
 };
 
 const char* type_name(int type);
@@ -52,6 +65,7 @@ class Call {
 
  private:
   std::string name_;
+  Holding holding_;
   const Handle& handle_;
   Work work_;
   int status_ = 0;

@@ -2,10 +2,12 @@
 //
 // Settings, each an environment variable FAKECUDA_...:
 //   DEVICES 1, CAPABILITY 8.0, MEMORY_GIB 80, NAME, DRIVER 12080   the machine
-//   LAZY 0       1: work waits until something waits for it
+//   LAZY 0       0: work is done as early as it may. 1: as late, when something waits for it.
+//                2: at a time that is drawn, the work of one stream between that of others
 //   COMPUTE 1    0: calls are checked and counted, and compute nothing
 //   GARBAGE 1    0: new memory is zeros, not what is no number, where calls compute
 //   GRAPHS 1     0: no stream can be captured
+//   COMPILER 1   0: the driver brings no compiler of PTX, as in a container without `compute`
 //   KERNELS      our own kernels, compiled for the CPU (tests/train/emulated.py)
 //   REPORT       where each process writes its report in the end, behind its number
 #pragma once
@@ -31,6 +33,10 @@ int refuse(int code, const std::string& what);
 // The same, and cudaGetLastError() will give the code.
 int fail(int code, const std::string& what);
 void set_last(int code);
+
+// Is this the call by this name that fakecuda_fail_next(name) has asked to fail? One whose error comes
+// later, as of a kernel, is met by cudaStreamSynchronize.
+bool fails(const std::string& name);
 
 long setting(const char* name, long otherwise);  // an environment variable as a number
 void capability(int* major, int* minor);         // FAKECUDA_CAPABILITY, default 8.0

@@ -30,6 +30,7 @@ std::mutex lock;  // of everything below
 // Never destroyed: the report is written when a process ends.
 auto& counts = *new std::map<std::string, long>;
 auto& errors = *new std::vector<std::string>;
+auto& failing = *new std::set<std::string>;
 
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -44,7 +45,7 @@ std::string quoted(const std::string& text) {
 // Zeros, which take no memory until somebody writes, so that activations of any size cost nothing;
 // but where kernels compute, what is no number, as memory that nobody has written may be.
 constexpr int kGarbage = 0xFF;
-constexpr std::size_t kRange = std::size_t(1) << 42, kPage = 4096;
+constexpr std::size_t kRange = std::size_t(1) << 42, kPage = 4096, kAlignment = 256;
 char* range_begin = nullptr;
 char* range_next = nullptr;
 auto& blocks = *new std::map<char*, std::size_t>;   // begin -> bytes
@@ -65,11 +66,13 @@ void* take(std::size_t bytes) {
   const std::size_t pages = whole_pages(bytes ? bytes : 1);
   // Addresses are never used again: what is read or written after its end is met with SIGSEGV.
   if (range_next + pages + kPage > range_begin + kRange) return nullptr;
-  char* begin = range_next;
+  char* page = range_next;
   range_next += pages + kPage;
-  if (mmap(begin, pages, PROT_READ | PROT_WRITE,
+  if (mmap(page, pages, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
     return nullptr;
+  // It ends where its pages do, but for the alignment that CUDA promises.
+  char* begin = page + (pages - bytes) / kAlignment * kAlignment;
   static const bool is_garbage = fake::computes() && fake::setting("FAKECUDA_GARBAGE", 1);
   if (is_garbage) std::memset(begin, kGarbage, bytes);
   blocks[begin] = bytes;
@@ -82,7 +85,8 @@ bool give(void* pointer) {
   std::lock_guard<std::mutex> hold(lock);
   auto found = blocks.find(static_cast<char*>(pointer));
   if (found == blocks.end()) return false;
-  mmap(pointer, whole_pages(found->second ? found->second : 1), PROT_NONE,
+  char* page = found->first - (found->first - range_begin) % kPage;
+  mmap(page, whole_pages(found->second ? found->second : 1), PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   allocated -= found->second;
   blocks.erase(found);
@@ -239,7 +243,8 @@ int launch(const std::string& name, void* stream, std::function<void()> run) {
 
 // A kernel of device.cu, by the library FAKECUDA_KERNELS: its arguments by value, the engine's after
 // them left out. Each takes a word of eight bytes at most.
-std::function<void()> own_kernel(const std::string& name, unsigned blocks, void** arguments) {
+std::function<void()> own_kernel(const std::string& name, unsigned blocks, unsigned threads,
+                                 void** arguments) {
   static const char* const path = std::getenv("FAKECUDA_KERNELS");
   static void* const library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (library == nullptr || !fake::computes()) return nullptr;
@@ -253,7 +258,7 @@ std::function<void()> own_kernel(const std::string& name, unsigned blocks, void*
     std::lock_guard<std::mutex> hold(one);
     std::vector<void*> places;
     for (std::uint64_t& value : values) places.push_back(&value);
-    kernel(int(blocks), 1, places.data());
+    kernel(int(blocks), int(threads), places.data());
     fake::count("kernels of our own that ran");
   };
 }
@@ -277,6 +282,11 @@ int refuse(int code, const std::string& what) {
 int fail(int code, const std::string& what) {
   set_last(code);
   return refuse(code, what);
+}
+
+bool fails(const std::string& name) {
+  std::lock_guard<std::mutex> hold(lock);
+  return failing.erase(name) > 0;
 }
 
 void set_last(int code) { last = static_cast<cudaError_t>(code); }
@@ -324,6 +334,11 @@ void capability(int* major, int* minor) {
 }
 
 }  // namespace fake
+
+FAKE void fakecuda_fail_next(const char* name) {
+  std::lock_guard<std::mutex> hold(lock);
+  failing.insert(name);
+}
 
 // What happened so far, as JSON; the text lives until the next call.
 FAKE const char* fakecuda_report() {
@@ -601,6 +616,11 @@ FAKE CUresult cuDeviceGetName(char* name, int length, CUdevice) {
   std::snprintf(name, length, "%s", device_name());
   return CUDA_SUCCESS;
 }
+FAKE CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice which) {
+  std::memset(uuid, 0, sizeof *uuid);
+  uuid->bytes[15] = char(which);
+  return CUDA_SUCCESS;
+}
 FAKE CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
   *value = attribute(which);
   return CUDA_SUCCESS;
@@ -649,6 +669,7 @@ FAKE CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (sm == 0 || sm > major * 10 + minor)
     return static_cast<CUresult>(fake::refuse(
         CUDA_ERROR_NO_BINARY_FOR_GPU, "run-time compiled for sm_" + std::to_string(sm)));
+  if (!fake::setting("FAKECUDA_COMPILER", 1)) return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
   auto* made = new Module{current, {}};
   for (std::size_t at = 0; (at = text.find(".entry ", at)) != std::string::npos;) {
     at += 7;
@@ -684,7 +705,8 @@ FAKE CUresult cuLaunchKernel(CUfunction which, unsigned gx, unsigned gy, unsigne
     return static_cast<CUresult>(
         fake::refuse(CUDA_ERROR_INVALID_HANDLE, name + " on another device's stream"));
   if (check_launch(name, dim3{gx, gy, gz}, dim3{bx, by, bz}, shared)) return CUDA_ERROR_INVALID_VALUE;
-  auto run = own_kernel(name, gx, arguments);
+  if (fake::fails("cuLaunchKernel")) return CUDA_ERROR_LAUNCH_FAILED;
+  auto run = own_kernel(name, gx, bx, arguments);
   if (run && gy * gz * by * bz != 1)
     return static_cast<CUresult>(
         fake::refuse(CUDA_ERROR_INVALID_VALUE, name + ": the emulation knows x alone"));

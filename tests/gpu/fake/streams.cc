@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -84,6 +85,19 @@ void run_all(bool blocking_alone) {
   }
   for (Stream* stream : found)
     if (stream->blocking || !blocking_alone) run(stream, added(stream));
+}
+
+// Some of the work that waits, of a stream that is drawn.
+void run_some() {
+  static thread_local std::minstd_rand draw(std::random_device{}());
+  Stream* stream;
+  long until;
+  {
+    std::lock_guard<std::mutex> hold(lock);
+    stream = *std::next(streams.begin(), draw() % streams.size());
+    until = stream->added - long(draw() % 4);
+  }
+  run(stream, until);
 }
 
 std::shared_ptr<Capture> capture_of(const void* stream) {
@@ -170,9 +184,12 @@ int enqueue(void* where, Work work) {
     work.run();
     return cudaSuccess;
   }
-  std::lock_guard<std::mutex> hold(lock);
-  stream->work.push_back(std::move(work.run));
-  ++stream->added;
+  {
+    std::lock_guard<std::mutex> hold(lock);
+    stream->work.push_back(std::move(work.run));
+    ++stream->added;
+  }
+  if (setting("FAKECUDA_LAZY", 0) == 2) run_some();
   return cudaSuccess;
 }
 
@@ -205,7 +222,7 @@ FAKE cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   fake::count("cudaStreamSynchronize");
   fake::count("host waits");
   fake::wait(stream);
-  return cudaSuccess;
+  return fake::fails("cudaStreamSynchronize") ? cudaErrorLaunchFailure : cudaSuccess;
 }
 FAKE cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (auto bad = check_wait("cudaStreamQuery", capture_of(stream))) return bad;
@@ -341,6 +358,7 @@ FAKE cudaError_t cudaGraphLaunch(cudaGraphExec_t which, cudaStream_t stream) {
         return fail(cudaErrorIllegalAddress, "a graph whose memory was given back");
       work.memory.emplace_back(place, bytes);
     }
+  if (fake::fails("cudaGraphLaunch")) return cudaErrorLaunchFailure;
   fake::count_call(stream, "launches");
   fake::count_call(stream, "graph launches");
   work.run = [nodes = executable.nodes] {
