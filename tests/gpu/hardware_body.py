@@ -328,8 +328,9 @@ def moved_bytes(entry: Any, workspace: Any) -> int:
     from mxnet import nd
 
     from rn50.train.gpu.memory import Buffer
+    from rn50.train.gpu.tape import words_of
 
-    words = list(entry.words)
+    words = list(words_of(entry))
     if entry.function == "cudnnBatchNormalizationBackwardEx":
         words[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
     if (

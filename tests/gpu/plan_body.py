@@ -5,6 +5,8 @@ prints an object.
     gradients  the sums of two ranks' gradients, on two ranks or by this one alone
     losses     those of the trial of a device, and of the CPU
     preset     those of a preset's network at 32 px
+
+`norms`: a name of gpu/norms.py that every row of its table gets.
 """
 
 import ctypes
@@ -24,11 +26,13 @@ from mxnet import nd
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer, Run
 from rn50.train import kernels
+from rn50.train.gpu.norms import Norms
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
 from rn50.train.trial_steps import trial_losses
-from tests.gpu.steps import Steps, join
+from tests.gpu.hardware_body import moved_bytes
+from tests.gpu.steps import Steps, force, join
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fakecuda_report.restype = ctypes.c_char_p
@@ -70,7 +74,21 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
         "batch": batch,
         "groups": len(steps.buckets),
         "peak_bytes": after["peak_bytes"],
-    }
+        "norms": str(steps.operators.norm_layers),
+    } | size_of_a_step(steps)
+
+
+def size_of_a_step(steps: Steps) -> dict[str, int]:
+    """Its calls and kernels, and what they read and write by the sizes of their tensors."""
+    operators: Any = steps.operators
+    shape = steps.images.shape
+    writer = operators.writer(steps.net, shape, operators.settings())
+    writer.forward(training=True)
+    writer.loss(steps.loss.other, operators.shared.loss_sum)
+    writer.backward()
+    entries = writer.tape.entries
+    moved = [moved_bytes(entry, writer.tape.workspace) for entry in entries]
+    return {"calls": len(entries), "moved_bytes": sum(moved)}
 
 
 def gradients(ranks: int) -> dict[str, Any]:
@@ -176,6 +194,8 @@ def main(text: str) -> None:
         "losses": losses,
         "preset": preset,
     }
+    if name := options.pop("norms", None):
+        force(Norms[name])
     answer = actions[options.pop("do")](**options)
     if read_process_info().rank == 0:
         print(json.dumps(report() | answer))

@@ -11,6 +11,7 @@ from rn50.train.communication.buckets import lay_out_gradients
 from rn50.train.communication.communicator import Communicator, device_context
 from rn50.train.communication.connection import Connection
 from rn50.train.devices import operators_for, updater_for
+from rn50.train.gpu.norms import ANY, TABLE, Norms, Row
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.process_info import read_process_info
 from rn50.train.schedule import Settings
@@ -18,6 +19,12 @@ from rn50.train.update.loss_scale import LossScaler
 
 LR = 0.01
 MOMENTUM = 0.9
+
+
+def force(norms: Norms) -> None:
+    """Have all GPUs and batches take these norms, in this process."""
+    for capability, gpu in TABLE.items():
+        TABLE[capability] = gpu._replace(rows=(Row(ANY, norms),))
 
 
 def join(run: Run) -> Communicator:
