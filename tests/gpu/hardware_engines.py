@@ -3,6 +3,7 @@ take on this GPU, and the time of each engine. A row a graph and engine, the fus
 
 from __future__ import annotations
 
+import ctypes
 import math
 import statistics
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rn50.config.schema import Run
-    from rn50.train.gpu.backend import Convolving, Operations, Plan
+    from rn50.train.gpu.backend import Backend, Convolving, Operations, Plan
 
 HEADER = (
     "filter, stride and input",
@@ -24,6 +25,8 @@ HEADER = (
     "MB",
     "GB/s",
 )
+ENGINES = 802
+"""CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT."""
 ITEM_BYTES = {0: 4, 2: 2}
 """By cudnnDataType_t."""
 
@@ -45,7 +48,7 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
         for shapes, count in layers.items():
             for name, operations in graphs(shapes):
                 begin = (described(shapes), count, name)
-                plans = list(backend.every_plan(operations))
+                plans = list(every_plan(backend, operations))
                 for number, plan in enumerate(plans):
                     cells = measured(steps, plan, operations, rounds)
                     yield (*begin, number, *cells)
@@ -77,7 +80,26 @@ def plain(shapes: Convolving) -> Iterator[tuple[str, Operations]]:
         ("data", backend.BACKWARD_DATA),
         ("filter", backend.BACKWARD_FILTER),
     ):
-        yield name, backend.plain(kind, shapes)
+        x = backend._maps("x", shapes.x)
+        y = backend._maps("y", shapes.y)
+        yield name, (backend._convolve(kind, shapes, x, y),)
+
+
+def every_plan(engines: Backend, operations: Operations) -> Iterator[Plan]:
+    """Those of all deterministic engines by their numbers, each with its own choices."""
+    from rn50.train.gpu import backend
+
+    graph = engines._graph(operations)
+    count = ctypes.c_int64()
+    engines._get(graph, ENGINES, backend._INT64, ctypes.byref(count))
+    for number in range(count.value):
+        values = (backend._made(graph), backend._int64(number))
+        try:
+            engine = backend._made(engines._make(backend._ENGINE, values))
+            configuration = engines._make(backend._CONFIGURATION, (engine,))
+        except backend._RefusedError:
+            continue
+        yield from engines._planned([configuration])
 
 
 def described(shapes: Convolving) -> str:

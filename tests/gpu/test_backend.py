@@ -15,6 +15,7 @@ import pytest
 from rn50.train.gpu import backend
 from rn50.train.gpu.backend import Backend, Convolving, Operations, Plan
 from tests.gpu.cuda import Cuda
+from tests.gpu.hardware_engines import every_plan, plain
 
 pytestmark = pytest.mark.slow
 RNG = np.random.default_rng(0)
@@ -232,8 +233,8 @@ def test_engines_are_those_of_ampere_and_hopper(
     ]
     taken = {engines.plan(graph) is not None for graph in graphs}
     assert taken == {capability in ("8.0", "8.6", "9.0")}
-    for kind in (backend.FORWARD, backend.BACKWARD_DATA, backend.BACKWARD_FILTER):
-        assert engines.plan(backend.plain(kind, shapes)) is not None
+    for _, graph in plain(shapes):
+        assert engines.plan(graph) is not None
 
 
 @pytest.mark.parametrize(
@@ -254,9 +255,9 @@ def test_shapes_that_no_engine_takes_are_refused(
 def test_every_engine_that_is_planned_is_deterministic(
     cuda: Cuda, engines: Backend
 ) -> None:
-    graph = backend.plain(backend.BACKWARD_DATA, shapes_of(3, 1))
+    _, (_, graph), _ = plain(shapes_of(3, 1))
     by_heuristics = list(engines.plans(graph))
-    by_number = list(engines.every_plan(graph))
+    by_number = list(every_plan(engines, graph))
     assert len(by_heuristics) == len(by_number) == 1
     shapes = shapes_of(3, 1)
     operands = {

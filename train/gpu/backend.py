@@ -80,7 +80,6 @@ _FIRST_ATTRIBUTE = {
 _RESULTS = 202
 _ENGINE_OF = 300
 _WORKSPACE = 402
-_ENGINES = 802
 _NOTES = 1303
 
 _ADD = 0
@@ -140,12 +139,6 @@ class _RefusedError(Exception):
 # --- graphs --------------------------------------------------------------------------------------
 
 
-def plain(kind: int, shapes: Convolving) -> Operations:
-    """A convolution alone: FORWARD of x, w into y; BACKWARD_DATA of y, w into x; BACKWARD_FILTER of
-    x, y into w."""
-    return (_convolve(kind, shapes, _maps("x", shapes.x), _maps("y", shapes.y)),)
-
-
 def forward(shapes: Convolving, *, normalises: bool = False) -> Operations:
     """The convolution of x by w into y, and its `sum` and `squares` over each channel.
 
@@ -155,16 +148,9 @@ def forward(shapes: Convolving, *, normalises: bool = False) -> Operations:
     operations, source = _normalised(shapes.x, normalises=normalises)
     y = _maps("y", shapes.y)
     channels = shapes.y[-1]
-    statistics = Described(
-        _STATISTICS,
-        (
-            Numbers(_STATISTICS_MODE, (0,)),
-            _single,
-            y,
-            _of_channels("sum", channels),
-            _of_channels("squares", channels),
-        ),
-    )
+    sums = [_of_channels(name, channels) for name in ("sum", "squares")]
+    mode = Numbers(_STATISTICS_MODE, (0,))
+    statistics = Described(_STATISTICS, (mode, _single, y, *sums))
     return (*operations, _convolve(FORWARD, shapes, source, y), statistics)
 
 
@@ -189,77 +175,64 @@ def data_back(
         adds: the norm's output and `z` were added before ReLU.
     """
     shape = shapes.x
-    channels = shape[-1]
+    names = "mean inverse scale bias d_scale d_bias by_dy by_x plus"
     mean, inverse, scale, bias, *sums = (
-        _of_channels(name, channels)
-        for name in (
-            "mean",
-            "inverse",
-            "scale",
-            "bias",
-            "d_scale",
-            "d_bias",
-            "by_dy",
-            "by_x",
-            "plus",
-        )
+        _of_channels(name, shape[-1]) for name in names.split()
     )
-    gradient = _between("data", shape)
     x = _maps("norm_x", shape)
-    operations = [
-        _convolve(BACKWARD_DATA, shapes, gradient, _maps("y", shapes.y)),
-    ]
-
-    def append(mode: int, left: Described, right: Described, name: str) -> Described:
-        result = _between(name, shape)
-        operations.append(_pointwise(mode, left, right, result))
-        return result
-
-    if joins:
-        gradient = append(_ADD, gradient, _maps("joined", shape), "both")
-    value = append(_SUBTRACT, x, mean, "centred")
-    value = append(_MULTIPLY, value, inverse, "unit")
-    value = append(_MULTIPLY, value, scale, "scaled")
-    value = append(_ADD, value, bias, "shifted")
-    if adds:
-        value = append(_ADD, value, _maps("z", shape), "added")
     masked = _maps("masked", shape)
-    mode = Described(_POINTWISE, (Numbers(_POINTWISE_MODE, (_RELU_BACK,)), _single))
+    data = _between("data", shape)
+    joined = [(_ADD, _maps("joined", shape))] * joins
+    added = [(_ADD, _maps("z", shape))] * adds
+    joining, gradient = _chain("g", shape, data, joined)
+    steps = [
+        (_SUBTRACT, mean),
+        (_MULTIPLY, inverse),
+        (_MULTIPLY, scale),
+        (_ADD, bias),
+    ]
+    normalising, value = _chain("v", shape, x, steps + added)
     unset = (None,) * 4
-    operations.append(
-        Described(_POINTWISE_OPERATION, (mode, value, *unset, masked, gradient))
+    of_relu = (_pointwise(_RELU_BACK), value, *unset, masked, gradient)
+    of_norm = (_single, mean, inverse, scale, x, masked, *sums)
+    return (
+        _convolve(BACKWARD_DATA, shapes, data, _maps("y", shapes.y)),
+        *joining,
+        *normalising,
+        Described(_POINTWISE_OPERATION, of_relu),
+        Described(_NORM_BACK, of_norm),
     )
-    of_norm = (
-        _single,
-        mean,
-        inverse,
-        scale,
-        x,
-        masked,
-        *sums,
-    )
-    operations.append(Described(_NORM_BACK, of_norm))
-    return tuple(operations)
 
 
 def _normalised(shape: Shape, *, normalises: bool) -> tuple[Operations, Described]:
     """What comes before a convolution, and its input."""
     x = _maps("x", shape)
-    if not normalises:
-        return (), x
-    scaled, shifted, rectified = (
-        _between(name, shape) for name in ("scaled", "shifted", "relu")
-    )
     scale, bias = (_of_channels(name, shape[-1], HALF) for name in ("scale", "bias"))
-    operations = (
-        _pointwise(_MULTIPLY, x, scale, scaled),
-        _pointwise(_ADD, scaled, bias, shifted),
-        _pointwise(_RELU, shifted, None, rectified),
-    )
-    return operations, rectified
+    steps = [(_MULTIPLY, scale), (_ADD, bias), (_RELU, None)]
+    return _chain("v", shape, x, steps * normalises)
+
+
+def _chain(
+    name: str,
+    shape: Shape,
+    value: Described,
+    steps: Sequence[tuple[int, Described | None]],
+) -> tuple[Operations, Described]:
+    """Operations element by element one after the other, and the result of the last."""
+    operations = []
+    for number, (mode, operand) in enumerate(steps):
+        result = _between(f"{name}{number}", shape)
+        parts = (_pointwise(mode), value, operand, result)
+        operations.append(Described(_POINTWISE_OPERATION, parts))
+        value = result
+    return tuple(operations), value
 
 
 _single = Numbers(_DATA_TYPE, (SINGLE,))
+
+
+def _int64(*numbers: int) -> Numbers:
+    return Numbers(_INT64, numbers)
 
 
 def _tensor(
@@ -272,13 +245,13 @@ def _tensor(
     images, height, width, channels = shape
     strides = (height * width * channels, 1, width * channels, channels)
     values = (
-        Numbers(_INT64, (_ALIGN_BYTES,)),
+        _int64(_ALIGN_BYTES),
         Numbers(_DATA_TYPE, (dtype,)),
-        Numbers(_INT64, (images, channels, height, width)),
-        Numbers(_INT64, strides),
+        _int64(images, channels, height, width),
+        _int64(*strides),
         None,
         None,
-        Numbers(_INT64, (_number(name),)),
+        _int64(_number(name)),
         Numbers(_BOOLEAN, (virtual,)),
     )
     return Described(TENSOR, values)
@@ -302,14 +275,8 @@ def _of_channels(name: str, channels: int, dtype: int = SINGLE) -> Described:
     return _tensor(name, (1, 1, 1, channels), dtype)
 
 
-def _pointwise(
-    mode: int,
-    left: Described,
-    right: Described | None,
-    result: Described,
-) -> Described:
-    how = Described(_POINTWISE, (Numbers(_POINTWISE_MODE, (mode,)), _single))
-    return Described(_POINTWISE_OPERATION, (how, left, right, result))
+def _pointwise(mode: int) -> Described:
+    return Described(_POINTWISE, (Numbers(_POINTWISE_MODE, (mode,)), _single))
 
 
 def _convolve(
@@ -318,22 +285,11 @@ def _convolve(
     x: Described,
     y: Described,
 ) -> Described:
-    pair = {
-        side: Numbers(_INT64, (side, side))
-        for side in (1, shapes.stride, shapes.padding)
-    }
-    how = Described(
-        _CONVOLUTION,
-        (
-            _single,
-            Numbers(_CONVOLUTION_MODE, (1,)),
-            pair[1],
-            pair[shapes.stride],
-            pair[shapes.padding],
-            pair[shapes.padding],
-            Numbers(_INT64, (2,)),
-        ),
-    )
+    strides = _int64(shapes.stride, shapes.stride)
+    padding = _int64(shapes.padding, shapes.padding)
+    mode = Numbers(_CONVOLUTION_MODE, (1,))
+    sides = (_int64(1, 1), strides, padding, padding)
+    how = Described(_CONVOLUTION, (_single, mode, *sides, _int64(2)))
     one = Numbers(_FLOAT, (1.0,))
     zero = Numbers(_FLOAT, (0.0,))
     return Described(kind, (one, zero, how, _maps("w", shapes.w), x, y))
@@ -372,25 +328,10 @@ class Backend:
         for mode in (_INSTANT, _FALLBACK):
             yield from self._planned(self._configurations(graph, mode))
 
-    def every_plan(self, operations: Operations) -> Iterator[Plan]:
-        """Those of all deterministic engines by their numbers, each with its own choices."""
-        graph = self._graph(operations)
-        engines = ctypes.c_int64()
-        self._get(graph, _ENGINES, _INT64, ctypes.byref(engines))
-        for number in range(engines.value):
-            index = Numbers(_INT64, (number,))
-            try:
-                engine = self._make(_ENGINE, (_made(graph), index))
-                configuration = self._make(_CONFIGURATION, (_made(engine),))
-            except _RefusedError:
-                continue
-            yield from self._planned([configuration])
-
     def pack(self, operands: dict[str, int], workspace: int) -> int:
         """A descriptor with the address of each tensor."""
-        numbers = tuple(map(_number, operands))
         values = (
-            Numbers(_INT64, numbers),
+            _int64(*map(_number, operands)),
             Numbers(_POINTER, tuple(operands.values())),
             None,
             Numbers(_POINTER, (workspace,)),

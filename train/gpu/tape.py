@@ -9,22 +9,16 @@ from typing import Any, NamedTuple, TypeAlias
 from mxnet import nd
 
 from ...config.errors import UserError
-from .backend import Backend, Plan
+from .backend import Plan
 from .calls import Call, cuda, data_address
 from .cudnn import Cudnn
 from .memory import Buffer, place
 from .module import CudaModule
 
-Word: TypeAlias = "int | Buffer | nd.NDArray | None"
-"""What a call is given: a number or an address, a buffer, an array."""
-
-
-class Pack(NamedTuple):
-    """The tensors of a graph, which a call is given as one descriptor."""
-
-    backend: Backend
-    operands: dict[str, Word]
-    space: Buffer
+Word: TypeAlias = "int | Buffer | nd.NDArray | dict[str, Word] | None"
+"""What a call is given: a number or an address, a buffer, an array; all tensors of a graph."""
+_SPACE = "workspace"
+"""Of a graph, among its tensors."""
 
 
 class Arena:
@@ -100,10 +94,8 @@ class Tape:
         **operands: Word,
     ) -> None:
         """A graph of cuDNN's backend; its tensors by their names."""
-        space, _ = self.space(plan.workspace_bytes)
-        pack = Pack(self._cudnn.backend, operands, space)
-        words = (self._cudnn.handle, plan.descriptor, pack)
-        self._add(Entry(layer, "cudnnBackendExecute", words, (), 0))
+        operands[_SPACE], _ = self.space(plan.workspace_bytes)
+        self.call(layer, "cudnnBackendExecute", plan.descriptor, operands)
 
     def kernel(
         self,
@@ -134,7 +126,7 @@ class Tape:
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
-        words = tuple(_resolved(word, base) for word in entry.words)
+        words = tuple(self._resolved(word, base) for word in entry.words)
         if entry.blocks:
             call = self._module.call(entry.function, entry.blocks, words)
         else:
@@ -143,23 +135,20 @@ class Tape:
             call.reals[: len(entry.reals)] = entry.reals
         return f"{entry.function} of {entry.layer}", call
 
+    def _resolved(self, word: Any, base: int) -> Any:
+        if isinstance(word, dict):
+            addresses = {name: self._resolved(word[name], base) for name in word}
+            return self._cudnn.backend.pack(addresses, addresses.pop(_SPACE))
+        if isinstance(word, Buffer):
+            return base + word.offset
+        if isinstance(word, nd.NDArray):
+            return data_address(word)
+        return word or 0
+
 
 def words_of(entry: Entry) -> Iterator[Any]:
     """All that a call is given."""
     for word in entry.words:
         yield word
-        if isinstance(word, Pack):
-            yield from (*word.operands.values(), word.space)
-
-
-def _resolved(word: Any, base: int) -> Any:
-    if isinstance(word, Pack):
-        addresses = {
-            name: _resolved(operand, base) for name, operand in word.operands.items()
-        }
-        return word.backend.pack(addresses, base + word.space.offset)
-    if isinstance(word, Buffer):
-        return base + word.offset
-    if isinstance(word, nd.NDArray):
-        return data_address(word)
-    return word or 0
+        if isinstance(word, dict):
+            yield from word.values()
