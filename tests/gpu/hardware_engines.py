@@ -38,7 +38,8 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
 
     steps = steps_of(run, batch)
     writer = writer_of(steps)
-    backend = steps.operators.cudnn.backend
+    operators: Any = steps.operators
+    backend = operators.cudnn.backend
     layers = Counter(
         writer.convolving(layer)
         for layer in writer.network.layers
