@@ -1,7 +1,7 @@
 """The kernels of device.cu on the CPU (emulated.py), against NumPy and MXNet's operators."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rn50.config.schema import Model
 from rn50.train.gpu.calls import data_address, float_bits
 from rn50.train.gpu.module import type_name
+from rn50.train.gpu.norms import Division, Gpu
 from rn50.train.gpu.update import CHUNK
 from rn50.train.network.build import Loss
 from rn50.train.operators import Operators
@@ -245,6 +246,172 @@ def test_relu_of_a_sum_and_its_gradient(adds: bool, dtype: str) -> None:
     assert_array_equal(slope.asnumpy(), masked)
 
 
+class Normed(NamedTuple):
+    """A norm's case, and what the kernels make of it, as NumPy's arrays."""
+
+    x: np.ndarray
+    z: np.ndarray | None
+    parameters: np.ndarray
+    running: np.ndarray
+    y: np.ndarray
+    dy: np.ndarray
+    gradients: np.ndarray
+    dx: np.ndarray
+    dz: np.ndarray | None
+    counters: np.ndarray
+
+
+FACTOR = 0.25
+EPSILON = 0.01
+ROUNDING = {"float32": 3e-6, "float16": 2e-3}
+CASES = [
+    (203, 16, "sums"),
+    (203, 80, "sums"),  # the second block of columns is not full
+    (150, 13, "sums"),  # a column of one channel
+    (150, 24, "whole"),
+    (90, 13, "whole"),
+    (1, 8, "sums"),
+]
+
+
+def normed(
+    dtype: str, rows: int, channels: int, way: str, *, relu: bool, adds: bool
+) -> Normed:
+    """Forward and backward. `way`: whether a block does all rows."""
+    module = emulated.EmulatedModule()
+    name = type_name(dtype)
+    gpu = Gpu(1, 1 << 20, ())
+    division = Division(gpu, rows, channels, np.dtype(dtype).itemsize)
+    x = drawn((rows, channels), dtype) + np.array(5, dtype)
+    z = drawn((rows, channels), dtype) if adds else None
+    slope = drawn((rows, channels), dtype)
+    parameters = drawn((2, channels), "float32")
+    gamma, beta = map(nd.array, parameters)
+    running = [filled((channels,), "float32") for _ in range(2)]
+    terms = [filled((channels,), "float32") for _ in range(4)]
+    slopes = [filled((channels,), "float32") for _ in range(4)]
+    counters = nd.zeros(channels, dtype="int32")
+    maps = nd.array(x, dtype=dtype)
+    addend = None if z is None else nd.array(z, dtype=dtype)
+    y = filled(x.shape, dtype)
+    dy = nd.array(slope, dtype=dtype)
+    dz = dy if adds else None
+    signs = None
+    if relu and adds:
+        signs = filled((x.size // division.column_channels,), "uint8")
+    found = (gamma, beta, *running, *terms)
+    apply = division.apply()._replace(blocks=3, slices=2)
+    if way == "whole":
+        launch = division.whole()
+        shape = (*launch.maps, FACTOR, EPSILON, int(relu))
+        module.launch(
+            f"norm_{name}", launch.blocks, maps, addend, *found, y, signs, *shape
+        )
+        module.launch(
+            f"norm_back_{name}",
+            launch.blocks,
+            *(maps, dy, dz, signs, *terms, *slopes, maps),
+            *(*launch.maps, int(relu)),
+        )
+    else:
+        # fewer blocks than parts
+        launch = division.sums()._replace(blocks=2, slices=3)
+        partials = filled((launch.partials_bytes // 4,), "float32")
+        sums = (partials, counters, *launch.maps)
+        module.launch(
+            f"norm_terms_{name}", launch.blocks, maps, *found, *sums, FACTOR, EPSILON
+        )
+        by = (terms[2], terms[3])
+        module.launch(
+            f"normalise_{name}",
+            apply.blocks,
+            *(maps, addend, *by, y, signs, *apply.maps, int(relu)),
+        )
+        module.launch(
+            f"norm_slopes_{name}",
+            launch.blocks,
+            *(maps, dy, dz, signs, *terms, *slopes, *sums, int(relu)),
+        )
+        module.launch(
+            f"normalise_back_{name}",
+            apply.blocks,
+            *(maps, dy, *by, *slopes[2:], maps, *apply.maps, int(relu and not adds)),
+        )
+    return Normed(
+        x.astype("float64"),
+        z,
+        parameters,
+        np.array([array.asnumpy() for array in running]),
+        y.asnumpy(),
+        slope.astype("float64"),
+        np.array([array.asnumpy() for array in slopes[:2]]),
+        maps.asnumpy(),
+        None if dz is None else dz.asnumpy(),
+        counters.asnumpy(),
+    )
+
+
+@EITHER_TYPE
+@pytest.mark.parametrize(("rows", "channels", "way"), CASES)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("adds", [False, True])
+def test_batch_norm_and_its_gradient(
+    adds: bool,
+    relu: bool,
+    rows: int,
+    channels: int,
+    way: str,
+    dtype: str,
+) -> None:
+    """As NumPy has them in float64; the running statistics as cuDNN keeps them."""
+    found = normed(dtype, rows, channels, way, relu=relu, adds=adds)
+    gamma, beta = found.parameters
+    mean = found.x.mean(0)
+    variance = found.x.var(0)
+    inverse = 1 / np.sqrt(variance + EPSILON)
+    normal = (found.x - mean) * inverse
+    value = normal * gamma + beta
+    if found.z is not None:
+        value += found.z
+    y = np.maximum(value, 0) if relu else value
+    rounding = ROUNDING[dtype]
+    close = {"rtol": rounding, "atol": 3 * rounding}
+    assert_allclose(found.y, y, **close)
+    unbiased = variance * (rows / max(rows - 1, 1))
+    expected = 0.75 * 7 + 0.25 * np.array([mean, unbiased])
+    assert_allclose(found.running, expected, rtol=3e-6)
+    dz = np.where(found.y > 0, found.dy, 0) if relu else found.dy
+    d_beta = dz.sum(0)
+    d_gamma = (dz * normal).sum(0)
+    sums = {"rtol": 1e-4, "atol": 1e-4 * np.sqrt(rows)}
+    assert_allclose(found.gradients, [d_gamma, d_beta], **sums)
+    dx = gamma * inverse * (dz - (d_beta + normal * d_gamma) / rows)
+    assert_allclose(found.dx, dx, rtol=rounding, atol=10 * rounding)
+    if found.dz is not None:
+        assert_array_equal(found.dz, dz.astype(dtype))
+    assert not found.counters.any()
+
+
+def test_a_batch_alone_is_in_the_running_statistics_with_momentum_0() -> None:
+    """What was there is not read: it may be no number."""
+    statistics = [nd.array([np.nan, np.nan]) for _ in range(2)]
+    terms = [filled((2,), "float32") for _ in range(4)]
+    sums = nd.array([6, 12])
+    squares = nd.array([20, 50])
+    emulated.EmulatedModule().launch(
+        "summed_terms",
+        1,
+        *(sums, squares, nd.array([2, 1]), nd.array([1, 0]), *statistics, *terms),
+        *(3, 2, 1.0, 0.0),
+    )
+    assert_allclose(statistics[0].asnumpy(), [2, 4])
+    assert_allclose(statistics[1].asnumpy(), [4, 1], rtol=1e-6)
+    mean, inverse, scale, shift = (array.asnumpy() for array in terms)
+    assert_allclose(inverse, [np.sqrt(3 / 8), np.sqrt(3 / 2)], rtol=1e-6)
+    assert_allclose(scale, inverse * [2, 1])
+    assert_allclose(shift, [1, 0] - mean * scale, rtol=1e-6)
+
+
 @EITHER_TYPE
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
@@ -262,19 +429,27 @@ def test_batch_norm_of_an_evaluation(
     if relu:
         expected = np.maximum(expected, 0)
     y = filled(x.shape, dtype)
+    terms = [filled((8,), "float32") for _ in range(4)]
+    emulated.EmulatedModule().launch(
+        "running_terms",
+        1,
+        *map(nd.array, statistics),
+        *terms,
+        8,
+        0.01,
+    )
     launch(
         "normalise",
         dtype,
         nd.array(x, dtype=dtype),
         nd.array(z, dtype=dtype) if adds else None,
-        *map(nd.array, statistics),
+        *terms[2:],
         y,
-        x.size,
-        8,
-        0.01,
+        None,
+        *(6, 8, 8, 2),
         int(relu),
     )
-    rounding = 1e-6 if dtype == "float32" else 2e-3
+    rounding = ROUNDING[dtype]
     assert_allclose(
         y.asnumpy(),
         expected,
