@@ -28,6 +28,7 @@ TOLERANCE = 4e-3
 BAD_PARAM = 3
 NOT_INITIALIZED = 1
 TENSOR = 17
+UNSOUND = "calls that are not deterministic"
 Arrays = dict[str, np.ndarray]
 
 
@@ -81,17 +82,30 @@ def results_of(
     """What a graph writes. `outputs`: arrays of their shapes and types."""
     plan = engines.plan(operations)
     assert plan is not None
-    operands = {name: cuda.put(array) for name, array in (inputs | outputs).items()}
     before = cuda.report()
+    operands = on_device(cuda, inputs | outputs)
     execute(cuda, engines, plan, operands)
-    found = {
-        name: cuda.get(operands[name], array.shape, array.dtype.name).astype(np.float64)
-        for name, array in outputs.items()
-    }
+    found = {}
+    for name, array in outputs.items():
+        result = cuda.get(operands[name], array.shape, array.dtype.name)
+        found[name] = result.astype(np.float64)
     after = cuda.report()
     assert after.errors == before.errors
-    assert after.counts.get("calls that are not deterministic", 0) == 0
+    assert UNSOUND not in after.counts
     return found
+
+
+def on_device(cuda: Cuda, arrays: Arrays) -> dict[str, c_void_p]:
+    return {name: cuda.put(array) for name, array in arrays.items()}
+
+
+def arrays_of(shapes: Convolving) -> Arrays:
+    """A convolution's tensors."""
+    return {
+        "x": half(*shapes.x),
+        "w": half(*shapes.w),
+        "y": half(*shapes.y),
+    }
 
 
 def execute(
@@ -129,11 +143,13 @@ def data_gradient(dy: np.ndarray, w: np.ndarray, shapes: Convolving) -> np.ndarr
     _, height, width, _ = shapes.x
     pad = shapes.padding
     dx = np.zeros((IMAGES, height + 2 * pad, width + 2 * pad, shapes.x[-1]))
+    _, side, _, _ = shapes.w
     for row, column in np.ndindex(*dy.shape[1:3]):
         top = row * shapes.stride
         left = column * shapes.stride
-        part = np.einsum("nk,krsc->nrsc", dy[:, row, column].astype(np.float64), w)
-        dx[:, top : top + shapes.w[1], left : left + shapes.w[2]] += part
+        slope = dy[:, row, column].astype(np.float64)
+        part = np.einsum("nk,krsc->nrsc", slope, w)
+        dx[:, top : top + side, left : left + side] += part
     return dx[:, pad : pad + height, pad : pad + width]
 
 
@@ -142,17 +158,26 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
     assert off <= TOLERANCE
 
 
+def add_norm(inputs: Arrays) -> np.ndarray:
+    """The norm that a convolution applies; what it gives."""
+    inputs["scale"] = half(IN)
+    inputs["bias"] = half(IN)
+    scaled = inputs["x"].astype(np.float64) * inputs["scale"]
+    return np.maximum(scaled + inputs["bias"], 0)
+
+
 @pytest.mark.parametrize("normalises", [False, True])
 @pytest.mark.parametrize("shapes", KERNELS, ids=str)
 def test_a_convolution_gives_the_sums_of_its_output(
     shapes: Convolving, normalises: bool, cuda: Cuda, engines: Backend
 ) -> None:
-    inputs = {"x": half(*shapes.x), "w": half(*shapes.w)}
-    source = inputs["x"].astype(np.float64)
+    inputs = arrays_of(shapes)
+    empty = {"y": inputs.pop("y")}
+    empty["sum"] = single(OUT)
+    empty["squares"] = single(OUT)
+    source = inputs["x"]
     if normalises:
-        inputs |= {"scale": half(IN), "bias": half(IN)}
-        source = np.maximum(source * inputs["scale"] + inputs["bias"], 0)
-    empty = {"y": half(*shapes.y), "sum": single(OUT), "squares": single(OUT)}
+        source = add_norm(inputs)
     operations = backend.forward(shapes, normalises=normalises)
     found = results_of(cuda, engines, operations, inputs, empty)
     y = convolved(source, inputs["w"], shapes)
@@ -165,17 +190,11 @@ def test_a_convolution_gives_the_sums_of_its_output(
 def test_a_filters_gradient_applies_the_norm_before_it(
     shapes: Convolving, cuda: Cuda, engines: Backend
 ) -> None:
-    inputs = {
-        "x": half(*shapes.x),
-        "y": half(*shapes.y),
-        "scale": half(IN),
-        "bias": half(IN),
-    }
+    inputs = arrays_of(shapes)
+    empty = {"w": inputs.pop("w")}
+    source = add_norm(inputs)
     operations = backend.filter_back(shapes)
-    found = results_of(cuda, engines, operations, inputs, {"w": half(*shapes.w)})
-    source = np.maximum(
-        inputs["x"].astype(np.float64) * inputs["scale"] + inputs["bias"], 0
-    )
+    found = results_of(cuda, engines, operations, inputs, empty)
     expected = np.einsum("nhwcrs,nhwk->krsc", patches_of(source, shapes), inputs["y"])
     check(found["w"], expected)
 
@@ -186,11 +205,12 @@ def test_a_filters_gradient_applies_the_norm_before_it(
 def test_a_data_gradient_gives_the_sums_and_factors_of_the_norm(
     shapes: Convolving, adds: bool, joins: bool, cuda: Cuda, engines: Backend
 ) -> None:
-    inputs = {"y": half(*shapes.y), "w": half(*shapes.w), "norm_x": half(*shapes.x)}
-    inputs |= {
-        name: single(IN) - bias
-        for name, bias in (("mean", 1), ("inverse", 0), ("scale", 0), ("bias", 1))
-    }
+    inputs = arrays_of(shapes)
+    inputs["norm_x"] = inputs.pop("x")
+    inputs["mean"] = single(IN) - 1
+    inputs["inverse"] = single(IN)
+    inputs["scale"] = single(IN)
+    inputs["bias"] = single(IN) - 1
     dy = data_gradient(inputs["y"], inputs["w"], shapes)
     x = inputs["norm_x"].astype(np.float64)
     unit = (x - inputs["mean"]) * inputs["inverse"]
@@ -202,8 +222,9 @@ def test_a_data_gradient_gives_the_sums_and_factors_of_the_norm(
         inputs["z"] = half(*shapes.x)
         value += inputs["z"]
     masked = np.where(value > 0, dy, 0)
-    names = ("d_scale", "d_bias", "by_dy", "by_x", "plus")
-    empty = {"masked": half(*shapes.x)} | {name: single(IN) for name in names}
+    empty = {"masked": half(*shapes.x)}
+    for name in ("d_scale", "d_bias", "by_dy", "by_x", "plus"):
+        empty[name] = single(IN)
     operations = backend.data_back(shapes, joins=joins, adds=adds)
     found = results_of(cuda, engines, operations, inputs, empty)
     check(found["masked"], masked)
@@ -259,15 +280,10 @@ def test_every_engine_that_is_planned_is_deterministic(
     by_heuristics = list(engines.plans(graph))
     by_number = list(every_plan(engines, graph))
     assert len(by_heuristics) == len(by_number) == 1
-    shapes = shapes_of(3, 1)
-    operands = {
-        "x": cuda.put(half(*shapes.x)),
-        "w": cuda.put(half(*shapes.w)),
-        "y": cuda.put(half(*shapes.y)),
-    }
+    operands = on_device(cuda, arrays_of(shapes_of(3, 1)))
     for plan in (*by_heuristics, *by_number):
         execute(cuda, engines, plan, operands)
-    assert "calls that are not deterministic" not in cuda.report().counts
+    assert UNSOUND not in cuda.report().counts
 
 
 @pytest.mark.parametrize(
@@ -284,9 +300,10 @@ def test_a_pack_with_a_wrong_pointer_is_refused(
     shapes = shapes_of(3, 1)
     plan = engines.plan(backend.forward(shapes))
     assert plan is not None
-    arrays = {"x": half(*shapes.x), "w": half(*shapes.w), "y": half(*shapes.y)}
-    arrays |= {"sum": single(OUT), "squares": single(OUT)}
-    operands = {name: cuda.put(array) for name, array in arrays.items()}
+    arrays = arrays_of(shapes)
+    arrays["sum"] = single(OUT)
+    arrays["squares"] = single(OUT)
+    operands = on_device(cuda, arrays)
     for name, offset in change.items():
         place = operands.pop(name)
         if offset is not None:
