@@ -27,6 +27,7 @@ from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer, Run
 from rn50.train import kernels
 from rn50.train.gpu.norms import Norms
+from rn50.train.gpu.plan_operators import PlanOperators
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
@@ -79,16 +80,20 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def size_of_a_step(steps: Steps) -> dict[str, int]:
-    """Its calls and kernels, and what they read and write by the sizes of their tensors."""
-    operators: Any = steps.operators
+    """The calls and kernels of a plan, and what our kernels read and write; the fake counts cuDNN's
+    calls alone."""
+    operators = steps.operators
+    assert isinstance(operators, PlanOperators)
     shape = steps.images.shape
     writer = operators.writer(steps.net, shape, operators.settings())
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
-    entries = writer.tape.entries
-    moved = [moved_bytes(entry, writer.tape.workspace) for entry in entries]
-    return {"calls": len(entries), "moved_bytes": sum(moved)}
+    tape = writer.tape
+    kernels = [entry for entry in tape.entries if entry.blocks]
+    of_images = steps.images.size * 4  # by their address
+    moved = sum(moved_bytes(entry, tape.workspace) for entry in kernels)
+    return {"calls": len(tape.entries), "own_bytes": of_images + moved}
 
 
 def gradients(ranks: int) -> dict[str, Any]:

@@ -23,8 +23,7 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 MEGABYTE = 1e6
-IMAGES_MEGABYTES = 224 * 224 * (3 * 4 + 4 * 2) / MEGABYTE
-"""What the kernel that pads an image reads and writes; the fake counts cuDNN's calls alone."""
+BOTH_NORMS = pytest.mark.parametrize("norms", ["CUDNN", "OWN"])
 Body = Callable[..., dict[str, Any]]
 
 
@@ -79,18 +78,20 @@ def distance(answer: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
-    ("capability", "layout", "graphs"),
+    ("capability", "layout", "graphs", "norms"),
     [
-        ("7.0", "NHWC", "1"),
-        ("7.5", "NHWC", "1"),
-        ("8.0", "NCHW", "0"),
-        ("9.0", "NHWC", "1"),
+        ("7.0", "NHWC", "1", "CUDNN"),
+        ("7.5", "NHWC", "1", "CUDNN"),
+        ("8.0", "NCHW", "0", "CUDNN"),
+        ("9.0", "NHWC", "1", "CUDNN"),
+        ("9.0", "NHWC", "1", "OWN"),
     ],
 )
 def test_losses_are_the_cpus_step_for_step(
     capability: str,
     layout: str,
     graphs: str,
+    norms: str,
     dtype: str,
     body: Body,
 ) -> None:
@@ -100,6 +101,10 @@ def test_losses_are_the_cpus_step_for_step(
         do="losses",
         dtype=dtype,
         layout=layout,
+        norms=norms,
+    )
+    assert any("cudnnBatchNorm" in name for name in answer["counts"]) == (
+        norms == "CUDNN"
     )
     assert distance(answer) <= MOST_OFF[dtype]
     launches = answer["counts"].get("graph launches", 0)
@@ -126,7 +131,10 @@ def test_the_float16_presets_have_two_networks() -> None:
     assert len({model.model_dump_json(exclude={"loss_scale"}) for model in half}) == 2
 
 
-def test_a_step_is_the_same_with_graphs_and_whenever_streams_work(body: Body) -> None:
+@BOTH_NORMS
+def test_a_step_is_the_same_with_graphs_and_whenever_streams_work(
+    norms: str, body: Body
+) -> None:
     """As late as they may, as early, and in turns that are drawn."""
     first, *others = (
         body(
@@ -134,14 +142,16 @@ def test_a_step_is_the_same_with_graphs_and_whenever_streams_work(body: Body) ->
             do="losses",
             dtype="float16",
             layout="NHWC",
+            norms=norms,
         )["gpu"]
         for graphs, lazy in ("01", "11", "10", "12")
     )
     assert others == [first] * 3
 
 
+@BOTH_NORMS
 def test_two_ranks_sum_what_one_computes(
-    fake_environment: Path, emulated: Path
+    norms: str, fake_environment: Path, emulated: Path
 ) -> None:
     """Bit for bit: float16 sums of two."""
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
@@ -149,7 +159,7 @@ def test_two_ranks_sum_what_one_computes(
     alone, together = (
         answer_of(
             [horovodrun, "--gloo", "-np", str(ranks)],
-            {"do": "gradients", "ranks": ranks},
+            {"do": "gradients", "ranks": ranks, "norms": norms},
             **environment,
         )
         for ranks in (1, 2)
@@ -236,10 +246,8 @@ def test_a_step_of_a_preset_stays_within_its_bounds(
     }
     answer = body(environment, **options)
     each = answer["each"]
-    moved = each["tensor bytes"] / answer["batch"] / MEGABYTE + IMAGES_MEGABYTES
     gigabytes = answer["peak_bytes"] / 1e9
-    print(preset, groups, f"{moved:.1f} MB an image", f"{gigabytes:.1f} GB")
-    assert moved <= 280
+    assert moved_megabytes(answer) <= 279
     assert each.get("layout conversions", 0) == 0
     assert each["launches"] <= answer["groups"] + 3
     assert each["host waits"] <= 1 + answer["groups"]
@@ -248,6 +256,44 @@ def test_a_step_of_a_preset_stays_within_its_bounds(
     without_graphs = {**environment, "FAKECUDA_GRAPHS": "0"}
     eager = body(without_graphs, **options)["each"]
     assert eager["launches"] + eager["cudnn calls"] <= 350
+
+
+def moved_megabytes(answer: dict[str, Any]) -> float:
+    """An image, by cuDNN's calls and our kernels."""
+    moved_bytes = answer["each"]["tensor bytes"] + answer["own_bytes"]
+    moved = float(moved_bytes / answer["batch"] / MEGABYTE)
+    print(f"{moved:.1f} MB an image", f"{answer['peak_bytes'] / 1e9:.1f} GB")
+    return moved
+
+
+@pytest.mark.parametrize(
+    ("preset", "capability", "memory_gib", "batch", "most"),
+    [
+        ("dgx1_8", "7.0", "16", 208, 390),
+        ("dgxh100_8", "9.0", "80", 400, 390),
+        ("dgxh100_8", "9.0", "80", 32, 372),  # nine layers in one launch each way
+    ],
+)
+def test_norms_of_our_own_stay_within_their_bounds(
+    preset: str, capability: str, memory_gib: str, batch: int, most: int, body: Body
+) -> None:
+    answer = body(
+        {
+            "FAKECUDA_CAPABILITY": capability,
+            "FAKECUDA_COMPUTE": "0",
+            "FAKECUDA_MEMORY_GIB": memory_gib,
+            "FAKECUDA_GRAPHS": "0",
+        },
+        do="count",
+        preset=preset,
+        overrides=["comm.groups=single", f"batch.per_rank={batch}"],
+        norms="OWN",
+    )
+    each = answer["each"]
+    print(each["launches"], each["cudnn calls"])
+    assert moved_megabytes(answer) <= 346
+    assert each["launches"] + each["cudnn calls"] <= most
+    assert preset != "dgx1_8" or answer["peak_bytes"] < 9.7e9
 
 
 def test_too_large_a_batch_is_one_line(body: Body) -> None:

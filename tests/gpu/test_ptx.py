@@ -9,7 +9,7 @@ from tests.gpu.cuda import compile_ptx
 from tests.waiting import finished
 
 
-@pytest.mark.parametrize("capability", [(7, 0), (8, 0), (8, 6), (8, 9), (9, 0)])
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0)])
 def test_ptxas_assembles_every_kernel_without_spills(
     capability: tuple[int, int],
     kernels: str,

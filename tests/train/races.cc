@@ -110,10 +110,57 @@ bool rates_are_wrong() {
   return wrong("rate", found[0], expected, 1e-4) | wrong("finite", found[1], 1, 0);
 }
 
+// Of all the gradients of a norm, its slices' sums in several blocks; then the same in one launch.
+template <class T, class Terms, class Slopes, class Both, class BothBack>
+bool norms_are_wrong(Terms terms, Slopes slopes, Both both, BothBack both_back) {
+  constexpr int kRows = 300, kChannels = 16, kSlices = 3;
+  const auto x = values<T>(kRows * kChannels), dy = values<T>(kRows * kChannels + 8);
+  std::vector<float> gamma(kChannels, 2), beta(kChannels, 8), partials(2 * kSlices * kChannels);
+  std::vector<float> running(2 * kChannels), found(8 * kChannels);
+  std::vector<int> arrived(kChannels);
+  std::vector<T> y(x.size()), dx(x.size());
+  float* of[8];
+  for (int i = 0; i < 8; ++i) of[i] = found.data() + i * kChannels;
+  T* none = nullptr;
+  unsigned char* no_signs = nullptr;
+  double expected[2] = {}, slope[2] = {};
+  double mean = 0;
+  for (int row = 0; row < kRows; ++row) mean += x[row * kChannels] / double(kRows);
+  for (int row = 0; row < kRows; ++row) {
+    const double away = x[row * kChannels] - mean, d = dy[row * kChannels + 8];
+    expected[0] += away * away / kRows;
+    slope[0] += d;
+    slope[1] += d * away;
+  }
+  slope[1] /= std::sqrt(expected[0]);
+  bool any = false;
+  const auto check = [&] {
+    any |= wrong("mean", of[0][0], mean, 1e-3);
+    any |= wrong("inverse", of[1][0], 1 / std::sqrt(expected[0]), 1e-3);
+    any |= wrong("d_gamma", of[4][0], slope[1], 1e-3);
+    any |= wrong("d_beta", of[5][0], slope[0], 1e-3);
+    std::fill(found.begin(), found.end(), 0.0f);
+  };
+  float *running_mean = running.data(), *running_variance = running_mean + kChannels;
+  run(terms, 2, x.data(), gamma.data(), beta.data(), running_mean, running_variance, of[0], of[1], of[2],
+      of[3], partials.data(), arrived.data(), kRows, kChannels, 8, kSlices, 1.0f, 0.0f);
+  run(slopes, 2, x.data(), dy.data() + 8, none, no_signs, of[0], of[1], of[2], of[3], of[4], of[5], of[6],
+      of[7], partials.data(), arrived.data(), kRows, kChannels, 8, kSlices, 0);
+  check();
+  run(both, 2, x.data(), none, gamma.data(), beta.data(), running_mean, running_variance, of[0], of[1],
+      of[2], of[3], y.data(), no_signs, kRows, kChannels, 1, 1, 1.0f, 0.0f, 0);
+  run(both_back, 2, x.data(), dy.data() + 8, none, no_signs, of[0], of[1], of[2], of[3], of[4], of[5],
+      of[6], of[7], dx.data(), kRows, kChannels, 1, 1, 0);
+  check();
+  return any;
+}
+
 }  // namespace
 
 int main() {
   bool any = losses_are_wrong(loss_half) | losses_are_wrong(loss_float);
   any |= hits_are_wrong(hits_half) | hits_are_wrong(hits_float);
+  any |= norms_are_wrong<half_t>(norm_terms_half, norm_slopes_half, norm_half, norm_back_half);
+  any |= norms_are_wrong<float>(norm_terms_float, norm_slopes_float, norm_float, norm_back_float);
   return any | rates_are_wrong();
 }

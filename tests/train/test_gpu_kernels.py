@@ -303,15 +303,27 @@ def normed(
     apply = division.apply()._replace(blocks=3, slices=2)
     if way == "whole":
         launch = division.whole()
-        shape = (*launch.maps, FACTOR, EPSILON, int(relu))
+        shape = (
+            *launch.maps,
+            FACTOR,
+            EPSILON,
+            int(relu),
+        )
         module.launch(
             f"norm_{name}", launch.blocks, maps, addend, *found, y, signs, *shape
         )
         module.launch(
             f"norm_back_{name}",
             launch.blocks,
-            *(maps, dy, dz, signs, *terms, *slopes, maps),
-            *(*launch.maps, int(relu)),
+            maps,
+            dy,
+            dz,
+            signs,
+            *terms,
+            *slopes,
+            maps,
+            *launch.maps,
+            int(relu),
         )
     else:
         # fewer blocks than parts
@@ -325,17 +337,36 @@ def normed(
         module.launch(
             f"normalise_{name}",
             apply.blocks,
-            *(maps, addend, *by, y, signs, *apply.maps, int(relu)),
+            maps,
+            addend,
+            *by,
+            y,
+            signs,
+            *apply.maps,
+            int(relu),
         )
         module.launch(
             f"norm_slopes_{name}",
             launch.blocks,
-            *(maps, dy, dz, signs, *terms, *slopes, *sums, int(relu)),
+            maps,
+            dy,
+            dz,
+            signs,
+            *terms,
+            *slopes,
+            *sums,
+            int(relu),
         )
         module.launch(
             f"normalise_back_{name}",
             apply.blocks,
-            *(maps, dy, *by, *slopes[2:], maps, *apply.maps, int(relu and not adds)),
+            maps,
+            dy,
+            *by,
+            *slopes[2:],
+            maps,
+            *apply.maps,
+            int(relu and not adds),
         )
     return Normed(
         x.astype("float64"),
@@ -375,16 +406,14 @@ def test_batch_norm_and_its_gradient(
         value += found.z
     y = np.maximum(value, 0) if relu else value
     rounding = ROUNDING[dtype]
-    close = {"rtol": rounding, "atol": 3 * rounding}
-    assert_allclose(found.y, y, **close)
+    assert_allclose(found.y, y, rtol=rounding, atol=3 * rounding)
     unbiased = variance * (rows / max(rows - 1, 1))
     expected = 0.75 * 7 + 0.25 * np.array([mean, unbiased])
     assert_allclose(found.running, expected, rtol=3e-6)
     dz = np.where(found.y > 0, found.dy, 0) if relu else found.dy
     d_beta = dz.sum(0)
     d_gamma = (dz * normal).sum(0)
-    sums = {"rtol": 1e-4, "atol": 1e-4 * np.sqrt(rows)}
-    assert_allclose(found.gradients, [d_gamma, d_beta], **sums)
+    assert_allclose(found.gradients, [d_gamma, d_beta], rtol=1e-4, atol=2e-3)
     dx = gamma * inverse * (dz - (d_beta + normal * d_gamma) / rows)
     assert_allclose(found.dx, dx, rtol=rounding, atol=10 * rounding)
     if found.dz is not None:
@@ -401,8 +430,16 @@ def test_a_batch_alone_is_in_the_running_statistics_with_momentum_0() -> None:
     emulated.EmulatedModule().launch(
         "summed_terms",
         1,
-        *(sums, squares, nd.array([2, 1]), nd.array([1, 0]), *statistics, *terms),
-        *(3, 2, 1.0, 0.0),
+        sums,
+        squares,
+        nd.array([2, 1]),
+        nd.array([1, 0]),
+        *statistics,
+        *terms,
+        3,
+        2,
+        1.0,
+        0.0,
     )
     assert_allclose(statistics[0].asnumpy(), [2, 4])
     assert_allclose(statistics[1].asnumpy(), [4, 1], rtol=1e-6)
@@ -446,7 +483,10 @@ def test_batch_norm_of_an_evaluation(
         *terms[2:],
         y,
         None,
-        *(6, 8, 8, 2),
+        6,
+        8,
+        8,
+        2,
         int(relu),
     )
     rounding = ROUNDING[dtype]

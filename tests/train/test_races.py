@@ -3,12 +3,17 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.train import emulated
 from tests.waiting import finished
 
 MAIN = Path(__file__).with_name("races.cc")
-LAST_BARRIER = "  const float sum = parts[0];\n  __syncthreads();\n"
-"""Of block_sum: without it sums are still right, most of the time."""
+BARRIERS = {
+    "block_sum": "  const float sum = parts[0];\n  __syncthreads();\n",
+    "add_threads": "    rest = half;\n    __syncthreads();\n",
+}
+"""The last of a function: without it sums are still right, most of the time."""
 
 
 def run_under_sanitizer(
@@ -38,13 +43,15 @@ def test_kernels_that_sum_over_a_block_have_no_race(tmp_path: Path) -> None:
     assert done.returncode == 0, output[:3000]
 
 
-def test_a_barrier_that_is_missing_is_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", BARRIERS)
+def test_a_barrier_that_is_missing_is_noticed(function: str, tmp_path: Path) -> None:
     text = emulated.SOURCE.read_text()
-    assert text.count(LAST_BARRIER) == 1
+    lines = BARRIERS[function]
+    assert text.count(lines) == 1
     copy = tmp_path / "device.cu"
-    without = LAST_BARRIER.splitlines()[0] + "\n"
-    copy.write_text(text.replace(LAST_BARRIER, without))
+    without = lines.splitlines()[0] + "\n"
+    copy.write_text(text.replace(lines, without))
     done = run_under_sanitizer(copy, tmp_path)
     assert done.returncode == 66  # ThreadSanitizer's
     assert "data race" in done.stderr
-    assert "block_sum" in done.stderr
+    assert function in done.stderr

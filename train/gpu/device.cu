@@ -955,6 +955,7 @@ template <typename T, int N>
 __device__ void norm(const Maps& maps, const T* x, const T* z, const Kept& kept, const Terms& terms,
                      T* y, unsigned char* signs, int relu) {
   Part<N, 2> part(maps);
+  part.slices = 1;
   EACH_PART(part) {
     find_terms(part, x, kept, terms, (float*)0, (int*)0);
     __syncthreads();
@@ -1038,6 +1039,7 @@ __device__ void norm_back(const Maps& maps, const T* x, const T* dy, T* dz,
                           const unsigned char* signs, const Terms& terms, const Slopes& slopes,
                           T* dx, int relu) {
   Part<N, 2> part(maps);
+  part.slices = 1;
   EACH_PART(part) {
     find_slopes(part, x, dy, dz, signs, terms, slopes, (float*)0, (int*)0, relu);
     __syncthreads();

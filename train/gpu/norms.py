@@ -1,5 +1,5 @@
 """Which batch norm a GPU runs, by its compute capability and batch, and how our own kernels divide
-their work. Pure."""
+their work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 import sys
 from enum import Enum
 from typing import NamedTuple
+
+from .module import THREADS
 
 
 class Norms(Enum):
@@ -47,7 +49,6 @@ TABLE = {
 }
 
 VECTOR_BYTES = 16
-THREADS = 256
 LANES = 8
 """Columns of 16 bytes that a block has side by side: a line of the cache."""
 SUM_ROWS = 4
