@@ -1,6 +1,7 @@
 """`rn50 bench scaling`: networks x rank counts, weak and strong; throughput and efficiency.
 
-Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global batch is.
+Brookhaven's experiment, images/s and seconds an epoch over ranks, both ways: weak, the batch of a
+rank is fixed; strong, the global batch is (Fujitsu's words).
 """
 
 from __future__ import annotations

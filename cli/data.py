@@ -61,6 +61,8 @@ def data_make(
 ) -> None:
     """Draw the synthetic set as JPEG files in ImageNet's folder layout.
 
+    If it is stopped or killed, the same command continues where it was and gives the same bytes.
+
     Example: `rn50 data make images --train 4000 --val 1000`
     """
     from pydantic import ValidationError

@@ -13,6 +13,7 @@ import typer
 
 from ..config.atomic import is_stdout, write_output
 from ..config.benchmark import BENCHMARK
+from ..config.progress import Progress, silent
 from ..config.reading import JsonObject
 from .console import (
     TYPER_OPTIONS,
@@ -24,6 +25,7 @@ from .console import (
     print_json,
     print_table,
     say,
+    track,
     with_unit,
 )
 
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from ..report.run_folder import LogFigures, Subject
 
 log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
+
+_MANY = 50
+"""Logs that take seconds."""
 
 Ruleset = Annotated[
     str | None, option("Rules of a round, such as 4.0.0; default: found from the log.")
@@ -61,20 +66,22 @@ def log_show(
         for log in subject.logs:
             content = shown(log, subject)
             check = check_log(log.path, official=False)
+            if not check.is_result:
+                content["published"] = None  # no result
             if not as_json:
                 if contents:
                     print()
                 _print_summary(content, check, log.figures.run_s)
             contents.append(content | {"verdict": check.verdict})
-    _say_notes(subjects)
+    for subject in subjects:
+        _say_notes(subject.notes)
     if as_json:
         _print_content(contents)
 
 
-def _say_notes(subjects: Sequence[Subject]) -> None:
-    for subject in subjects:
-        for note in subject.notes:
-            say(f"rn50: note: {note}", to=sys.stderr)
+def _say_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        say(f"rn50: note: {note}", to=sys.stderr)
 
 
 def _print_content(content: list[JsonObject], **options: Any) -> None:
@@ -223,20 +230,34 @@ def log_score(
 
     Example: `rn50 log score results/quick/20261121T080000Z`
     """
-    from ..compliance.check_log import FAIL
-    from ..compliance.score import score_folder
+    from ..compliance.check_log import is_valid
+    from ..compliance.round import judge_all
+    from ..compliance.score import score_checks
     from ..logging.places import log_folders
+    from .log_check import check_lines
 
     scores = []
-    for given in folders:
-        scores += [score_folder(folder, ruleset) for folder in log_folders(given)]
+    others = []
+    paths = [folder for given in folders for folder in log_folders(given)]
+    top = folders[0] if len(folders) == 1 else None
+    for checks in judge_all(paths, ruleset, official=False, top=top):
+        *logs, whole = checks
+        if logs:
+            scores.append(score_checks(whole.path, checks))
+        else:  # an entry without logs, or the round
+            others.append(whole)
     if as_json:
         _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
         for score in scores:
             _print_score(score)
+    for other in others:
+        for line in check_lines(other):
+            say(line, to=sys.stderr if as_json else None)
     missing = [score for score in scores if score.score_min is None]
-    exit_bad_if(missing or FAIL in [score.verdict for score in scores])
+    valid = [is_valid(each.verdict) for each in scores]
+    valid += [is_valid(each.verdict) for each in others]
+    exit_bad_if(missing or not all(valid))
 
 
 @log_app.command("rules")
@@ -345,7 +366,10 @@ def log_compare(
         to_json,
     )
 
-    comparison = compare(read_all(paths))
+    subjects = read_all(paths, bare=True)
+    is_long = sum(len(subject.files) for subject in subjects) > _MANY
+    advance: Progress = track("judging") if is_long else silent
+    comparison = compare(subjects, advance)
     order = order_of(comparison.columns, sort, len(comparison.subjects))
     groups = []
     if by is not None:
@@ -354,7 +378,7 @@ def log_compare(
         from ..report.html import render_comparison
 
         write_output(html, render_comparison(comparison, order, sort, groups, by))
-    _say_notes(comparison.subjects)
+    _say_notes(comparison.notes)
     if as_json:
         print_json(to_json(comparison, order), allow_nan=False)
         return
@@ -362,9 +386,13 @@ def log_compare(
         print_table(*group_table(groups, by))
         print()
     _print_rows(comparison, order)
-    if comparison.sentences:
+    if comparison.round is not None:
         print()
-    for line in comparison.sentences:
+        say(comparison.round.cause)
+    sentences = (*comparison.sentences, *comparison.published)
+    if sentences:
+        print()
+    for line in sentences:
         say(line)
 
 

@@ -32,6 +32,7 @@ from .usage import Group
 
 if TYPE_CHECKING:
     from ..scaling.calibrate import Calibration
+    from ..scaling.hardware import Machine as Described
     from ..scaling.predict import PredictedJob, Prediction
 
 
@@ -80,10 +81,11 @@ Gpus = Annotated[
 Batch = Annotated[int | None, option("Images per accelerator and step.", min=1)]
 Algorithm = Annotated[
     str | None,
-    option("Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ..."),
+    option("What if this summed, launched or not: auto, ring, torus_2d(32x64), ..."),
 ]
 Groups = Annotated[
-    str | None, option("Gradient groups: cubic(3), equal_bytes(8), single, ...")
+    str | None,
+    option("What if in these gradient groups: cubic(3), equal_bytes(8), single, ..."),
 ]
 Precision = Annotated[
     str | None, option("fp16, fp32 or tf32; default: the config's, or fp16.")
@@ -132,10 +134,8 @@ class Asked:
     def command(self, answer: Prediction) -> str:
         """`rn50 predict` with the batch, groups and algorithm of `answer` written out. A config
         takes what has a `=` over, for `rn50 launch` as well."""
-        job = answer.job
-        about = answer.machine.performance
-        groups = job.groups or about.groups
-        algorithm = job.algorithm or about.algorithm
+        groups = answer.job.plan.groups
+        algorithm = answer.job.plan.algorithm
         batch = answer.phases[0].batch
         words = ["rn50", "predict", *(self.arguments or [])]
         epochs = self.choices["epochs"]
@@ -167,10 +167,14 @@ class Asked:
     def _of_system(self, name: str) -> PredictedJob:
         """A batch on a machine, in a precision that it has."""
         from ..config.load import load_system
+        from ..config.names import is_file
+        from ..launch.launchers import family_here
         from ..scaling.hardware import known_precisions
         from ..scaling.predict import job_of_system
 
         system = load_system(name)
+        if is_file(Path(name)):
+            name = f"{system.name} ({Path(name).name})"
         given = self._given()
         if system.performance:
             for precision in known_precisions(system.performance)[:1]:
@@ -185,12 +189,15 @@ class Asked:
             system,
             self.gpus,
             self.batch,
+            mpi=family_here(),
             **given,
         )
 
     def _of_config(self, config: str, overrides: list[str]) -> PredictedJob:
         """The recipe on its own machine or on another one; `gpus` instead of its ranks."""
         from ..config.load import load
+        from ..launch.launchers import family_here
+        from ..launch.preflight import refusals, refuse
         from ..scaling.predict import job_of_config, on_system
 
         if self.batch is not None:
@@ -201,7 +208,8 @@ class Asked:
         if self.gpus is not None:  # laid on whole nodes of the machine
             choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
             run = on_system(run, choices["system"], self.gpus)
-        return job_of_config(run, **choices)
+        refuse(refusals(run))
+        return job_of_config(run, mpi=family_here(), **choices)
 
 
 def _sized(
@@ -304,7 +312,7 @@ def _print_prediction(answer: Prediction) -> None:
 
     job = answer.job
     head = f"{job.name}: {job.gpus} x {answer.phases[0].batch}"
-    print_table((head, "", "90 % interval"), summary_rows(answer))
+    print_table((head, "", "90 % interval", ""), summary_rows(answer))
     place = standing(job.system.accelerator, job.gpus, answer.run.total_s)
     if place is not None:
         say(f"beside published runs: {place.text}")
@@ -315,13 +323,16 @@ def _print_prediction(answer: Prediction) -> None:
     ):
         print()
         print_table((title, "time", "share"), share_rows(parts, unit))
-    known = list(map(_step_in_words, answer.machine.points))
-    if answer.machine.has_sheet:
-        known.insert(0, "the data sheet")
-    line = f"\ncalibrated on {'; '.join(known)}"
-    if not answer.measured:
-        line += ": its software was not measured"
-    print(line)
+    print(f"\n{_known_from(answer.machine)}")
+
+
+def _known_from(machine: Described) -> str:
+    """What the constants come from."""
+    sources = list(map(_step_in_words, machine.points))
+    if machine.has_sheet:
+        sources.insert(0, "the data sheet")
+    line = f"calibrated on {'; '.join(sources)}"
+    return line if machine.measured else f"{line}: it was not measured"
 
 
 def _step_in_words(step: Any) -> str:

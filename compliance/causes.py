@@ -20,6 +20,7 @@ _OF_LOST_RECORDS = frozenset(
         "unpaired-events",
         "untrained-epoch",
         "epochs-out-of-order",
+        "overlapping-epochs",
         "target-before-training",
         "invalid-hyperparameter-060",
     }
@@ -41,7 +42,8 @@ _BY_THE_CLOCK = (
     "init-too-long",
     "late-run-start",
     "ranks-disagree",
-    "epoch-before-run-start",
+    "off-the-clock",
+    "interval-without-time",
     "target-off-the-clock",
     "impossible-rate",
 )

@@ -1,23 +1,29 @@
 """The verdict on a log, its one cause, and the official checker's verdict next to it."""
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.errors import UserError
 from ..config.finding import ERROR, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.parse import open_pipe, read_log
+from ..logging.places import config_of
 from ..logging.records import Verdict
 from .log_rules import apply, checked_keys
-from .logged_run import LoggedRun
+from .logged_run import LoggedRun, OwnTarget
 from .official import NOT_RUN, check_officially, installed_version
+from .rule import LOG
 from .ruleset import find_ruleset
 
 PASS = "PASS"
 POLICY_VERDICT = "POLICY"
 FAIL = "FAIL"
 CANNOT_READ = "CANNOT_READ"
+VERDICTS = (PASS, POLICY_VERDICT, FAIL, CANNOT_READ)
+"""From the best to the worst."""
 
 OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest
@@ -32,10 +38,12 @@ _NAMING_KEYS: tuple[str, ...] = (
     "opt_name",
 )
 _WORD = r"[A-Za-z0-9_]{1,40}"
-_ROUND_ONLY_WARNED = {
-    "1.1.0": ("missing-weight-initialization", "weight-initialization-names")
+_NOT_OF_THE_ROUND = {
+    "1.1.0": ("missing-weight-initialization", "weight-initialization-names"),
+    "4.0.0": ("system-status",),
 }
-"""Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
+"""Errors today that the checker of the round itself only warned about (mlcommons/logging 63c9709,
+4c04112) or did not look for."""
 
 UNREADABLE = Finding("MLP000", ERROR, None, "an MLPerf log", "", "", name="unreadable")
 OFFICIAL_FAILS = Finding(
@@ -55,7 +63,7 @@ _ON_THE_SET = frozenset({"eval-samples", "train-samples"})
 
 
 class Check(NamedTuple):
-    """The verdict on a log or, with `run` None, on a folder or on what is no log."""
+    """The verdict on a log, a folder or a round; `run` None: it is no log that can be read."""
 
     path: Path
     verdict: str
@@ -65,6 +73,7 @@ class Check(NamedTuple):
     official: Verdict | None
     findings: tuple[Finding, ...]
     run: LoggedRun | None = None
+    kind: str = LOG
 
     @property
     def difference(self) -> str:
@@ -82,16 +91,28 @@ class Check(NamedTuple):
         return f"the official checker says {official.verdict}: {reasons}"
 
     @property
+    def cause_name(self) -> str:
+        """The name of the rule that gives the cause; empty: PASS."""
+        finding = _explaining(self.findings)
+        return finding.name if finding else ""
+
+    @property
     def round_verdict(self) -> str | None:
         """The verdict with the checker of the round; None where it is today's."""
-        only_warned = _ROUND_ONLY_WARNED.get(self.ruleset, ())
-        errors = tuple(f for f in self.findings if f.name not in only_warned)
+        only_today = _NOT_OF_THE_ROUND.get(self.ruleset, ())
+        errors = tuple(f for f in self.findings if f.name not in only_today)
         return verdict_of(errors) if len(errors) < len(self.findings) else None
+
+    @property
+    def is_result(self) -> bool:
+        """Whether its time and its score are results: it was valid in its round."""
+        return is_valid(self.round_verdict or self.verdict)
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log check --json` prints it."""
         official = self.official
         return {
+            "kind": self.kind,
             "path": str(self.path),
             "verdict": self.verdict,
             "cause": self.cause,
@@ -107,7 +128,11 @@ class Check(NamedTuple):
 
 
 def check_log(
-    path: Path, ruleset: str | None = None, *, official: bool | None = None
+    path: Path,
+    ruleset: str | None = None,
+    *,
+    official: bool | None = None,
+    target: OwnTarget | None = None,
 ) -> Check:
     """Judge one log.
 
@@ -117,6 +142,7 @@ def check_log(
         path: the log.
         ruleset: the round whose rules hold; None: found from the log.
         official: run the official checker too; None: unless the log is huge.
+        target: the accuracy at which the run was to end; None: found beside the log.
     """
     log = None
     try:
@@ -137,12 +163,26 @@ def check_log(
         return Check(
             path, CANNOT_READ, error.reason, *rules, official_check, (finding,)
         )
-    run = LoggedRun(log, rules.name)
+    run = LoggedRun(log, rules.name, target or own_target(path.parent))
     official_check = _run_official_checker(path, log, rules.name, official)
     findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)
     cause = _cause(run, findings)
     return Check(path, verdict, cause, *rules, official_check, findings, run)
+
+
+def own_target(folder: Path) -> OwnTarget:
+    """That of the runs whose logs lie in `folder`: of their config, else the benchmark's."""
+    config = config_of(folder)
+    if not os.path.lexists(config):
+        return OwnTarget()
+    from ..config.load import load  # 0.2 s that a log without a config need not pay
+
+    try:
+        return OwnTarget(load(config, within=config.parent).run.eval.target)
+    except (UserError, OSError, ValueError, RecursionError) as error:
+        first_line = str(error).partition("\n")[0]
+        return OwnTarget(problem=getattr(error, "strerror", first_line) or first_line)
 
 
 def is_valid(verdict: str | None) -> bool:
@@ -180,18 +220,25 @@ def no_milder(
     return (OFFICIAL_FAILS._replace(message=message), *findings)
 
 
+def _explaining(findings: tuple[Finding, ...]) -> Finding | None:
+    """What explains the first error, else that error, else the first policy finding; None: PASS."""
+    if verdict_of(findings) == PASS:
+        return None
+    worst = findings[0]
+    why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
+    return next(why, worst)
+
+
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
-    """One sentence: what explains the first error, else that error, else the first policy finding
-    (and whether it is about the image set alone), else how the run ended."""
-    if verdict_of(findings) != PASS:
-        worst = findings[0]
+    """One sentence: what explains the worst finding (and whether that is about the image set
+    alone), else how the run ended."""
+    if (worst := _explaining(findings)) is not None:
         reasons = (f.name for f in findings if f.severity in (ERROR, POLICY))
         if _ON_THE_SET.issuperset(reasons):
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
-        why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
-        return next(why, worst).message
+        return worst.message
     sentence = "complete run"
-    target = run.target
+    target = run.end or run.target
     if run.needs_target and target is not None:
         sentence = f"converged: {plain(target.accuracy)}"
         if target.epoch is not None:

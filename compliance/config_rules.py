@@ -94,6 +94,12 @@ class ConfigUnderCheck:
         """lars or sgd; None for any other."""
         return benchmark.known_optimizer(self.run.optimizer.name)
 
+    @property
+    def eval_epochs(self) -> list[int]:
+        """The epochs that are evaluated before the run's budget of epochs is spent."""
+        most = self.run.limits.epochs or math.inf
+        return [epoch for epoch in self.plan.eval_epochs if epoch <= most]
+
     def absent(self, _key: str) -> bool:
         """A config has a value for every key."""
         return False
@@ -252,7 +258,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         "total_steps": plan.total_steps,
         "warmup_steps": plan.warmup_steps,
         "warmup_share": round(plan.warmup_steps / plan.total_steps, 4),
-        "evaluations": len(plan.eval_epochs),
+        "evaluations": len(config.eval_epochs),
     }
     if run.schedule.shape not in _WITHOUT_DECAY:
         figures |= {
@@ -272,7 +278,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         "min_epochs": number(reference.minimum),
     }
     stop = next(
-        (epoch for epoch in plan.eval_epochs if epoch >= reference.minimum), None
+        (epoch for epoch in config.eval_epochs if epoch >= reference.minimum), None
     )
     if stop is not None:
         figures["rcp"]["first_accepted_evaluation"] = stop
@@ -395,16 +401,16 @@ def _rcp_covers(config: ConfigUnderCheck) -> Violations:
 
 @imagenet_rule("MLP753", "shorter-than-reference", CLOSED_ONLY, _RCP)
 def _rcp_reached(config: ConfigUnderCheck) -> Violations:
-    """The run is long enough to converge within the reference's epochs."""
+    """The run is long enough to converge within the reference's epochs; so is limits.epochs."""
     reference = config.reference
-    last = config.plan.eval_epochs[-1]
+    last = max(config.eval_epochs, default=0)
     # of a batch above all points: NaN
     if reference is not None and last < reference.minimum:
         accepts = f"the RCP test accepts from {reference.minimum:.2f}"
         why = f"evaluated last after epoch {last}, {accepts}"
-        yield config.violation(
-            "schedule.length", f"{math.ceil(reference.mean)} epochs or more", why
-        )
+        is_cut = last < config.plan.eval_epochs[-1]
+        key = "limits.epochs" if is_cut else "schedule.length"
+        yield config.violation(key, f"{math.ceil(reference.mean)} epochs or more", why)
 
 
 @config_rule(

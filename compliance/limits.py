@@ -282,11 +282,10 @@ def cadence_problem(epochs: list[float]) -> str | None:
     if not trained:
         return None
     period = benchmark.EVAL_PERIOD_EPOCHS
-    slack = 0.05
-    gaps = [after - before for before, after in pairwise(trained)]
-    odd = sorted({plain(round(gap, 3)) for gap in gaps if abs(gap - period) > slack})
+    gaps = {after - before for before, after in pairwise(trained)}
+    odd = [plain(gap) for gap in sorted(gaps) if gap != period]
     parts = []
-    if trained[0] > period + slack or abs(trained[0] - round(trained[0])) > slack:
+    if trained[0] > period:
         parts.append(f"the first at epoch {plain(trained[0])}")
     if odd:
         parts.append(f"gaps of {', '.join(odd[:6])} epochs")

@@ -2,12 +2,13 @@
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.finding import number
+from ..config.finding import number, shown
 from ..logging.events import RUN_KEYS, Event, Log
 from .rule import Setting
 
@@ -81,12 +82,25 @@ class Trained(NamedTuple):
     reach: int
 
 
+class OwnTarget(NamedTuple):
+    """The accuracy at which a run was to end; `problem`: why its config cannot be read."""
+
+    accuracy: float = benchmark.TARGET_ACCURACY
+    problem: str = ""
+
+
 class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
-    def __init__(self, log: Log, ruleset: str) -> None:
+    def __init__(
+        self,
+        log: Log,
+        ruleset: str,
+        own_target: OwnTarget | None = None,
+    ) -> None:
         self.log = log
         self.ruleset = ruleset
+        self.own_target = own_target or OwnTarget()
         self.second_run_line: int | None = None
         self.events = log.events
         """The records of the first run, in file order."""
@@ -214,8 +228,15 @@ class LoggedRun:
 
     @cached_property
     def target(self) -> Evaluation | None:
-        """The first of them, at which the run should end."""
+        """The first of them, up to which the benchmark counts."""
         return next(iter(self.evaluations_at_target), None)
+
+    @cached_property
+    def end(self) -> Evaluation | None:
+        """The first of them at the run's own target too, at which it should end."""
+        own = self.own_target.accuracy
+        at_target = (e for e in self.evaluations_at_target if e.accuracy >= own)
+        return next(at_target, None)
 
     @cached_property
     def best(self) -> Evaluation | None:
@@ -310,9 +331,25 @@ class LoggedRun:
 
     @cached_property
     def duplicate_writers(self) -> int:
-        """How often the log has its run_start within a second: ranks that all wrote."""
-        starts = self.all("run_start")
-        return sum(abs(e.time_ms - starts[0].time_ms) <= SAME_MS for e in starts)
+        """How many ranks wrote the log from run_start on: copies of a record within a second."""
+        begin, end = self._clock_orders
+        return copies(
+            [event for event in self.events if begin <= event.order <= end],
+            within_ms=SAME_MS,
+        )
+
+
+def copies(events: Iterable[Event], within_ms: float = math.inf) -> int:
+    """The most copies of a record, up to a time after the first: a program logs each once, so that
+    so many have written. They have one key and metadata, and may differ in their value."""
+    first_ms: dict[tuple[str, str], float] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        metadata = sorted(event.metadata.items())
+        record = event.key, str([(name, shown(value)) for name, value in metadata])
+        since_ms = event.time_ms - first_ms.setdefault(record, event.time_ms)
+        counts[record] += abs(since_ms) <= within_ms
+    return max(counts.values(), default=0)
 
 
 def spread_ms(events: Iterable[Event]) -> float:

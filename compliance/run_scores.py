@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config import benchmark
-from .check_log import Check, is_valid
+from .check_log import Check
 from .rcp import Verdict, judge, kept_points
 
 # errors that leave no run time to trust
@@ -90,7 +90,7 @@ def run_score(check: Check) -> RunScore:
         score = score._replace(minutes=run.run_ms / 60_000)
         if run.converged:
             score = score._replace(converged=True, dropped="")
-    if is_valid(check.round_verdict or check.verdict):
+    if check.is_result:
         score = score._replace(invalid="")
     last = run.last_counted
     if last is None:

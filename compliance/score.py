@@ -14,10 +14,11 @@ from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.reading import JsonObject, read_object
+from ..logging.places import no_logs
 from .check_log import Check
 from .rcp import FIRST_RULESET, SCALED_FROM, Reference, Verdict
 from .run_scores import RunScore, judge_convergence, left_out, newest, run_score
-from .submission import check_folder
+from .submission import judge_path
 
 _SCALING_BYTES = 1 << 16
 
@@ -110,9 +111,11 @@ def score_folder(folder: Path, ruleset: str | None = None) -> Score:
         folder: the submission.
         ruleset: None: found from the logs.
     """
+    if not folder.is_dir():
+        raise no_logs(folder)
     return score_checks(
         folder,
-        check_folder(
+        judge_path(
             folder,
             ruleset,
             official=False,
@@ -122,7 +125,7 @@ def score_folder(folder: Path, ruleset: str | None = None) -> Score:
 
 def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
     """Score a folder that has been judged: `judged` has the verdicts on its logs and, last, on
-    itself, as `check_folder` gives them."""
+    itself, as `judge_path` gives them."""
     *checks, whole = judged
     ruleset = newest(checks)
     divisions = (check.run.division for check in checks if check.run is not None)

@@ -1,24 +1,42 @@
 """A folder of runs as a submission: every log by itself, then what they must have in common."""
 
-import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, cached_property, partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from ..config import benchmark
-from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
+from ..config.finding import (
+    ERROR,
+    NOTE,
+    POLICY,
+    SEVERITIES,
+    Finding,
+    number,
+    shown,
+)
 from ..config.load import load_system
 from ..config.names import list_systems
-from ..config.reading import JsonObject, read_file
-from ..logging.places import job_of, no_logs, results_in, run_folders
-from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
-from .logged_run import LoggedRun
+from ..config.reading import Ambiguous, JsonObject, parse_json, read_file
+from ..logging.places import is_one_run, no_logs, results_in
+from .check_log import (
+    PASS,
+    POLICY_VERDICT,
+    Check,
+    check_log,
+    is_valid,
+    own_target,
+    verdict_of,
+)
+from .likeness import COARSE_MS, Alike, find_alike, traces_of
+from .logged_run import LABEL_SMOOTHING_KEYS, LoggedRun
 from .rule import (
     FOLDER,
+    ROUND,
     RULES_TEXT,
     Violations,
     against,
@@ -32,15 +50,25 @@ folder_rule = partial(rule, judges=FOLDER)
 _SYSTEM_BYTES = 1 << 20
 _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
 _MOST_RUNS = 20
+_MOST_PAIRS = 100
 _FEWEST = 3
-"""Equal evaluations that are no chance."""
-_COUNTED = ("number_of_nodes", "accelerators_per_node")
+_ANEW = "every run of a submission is trained anew, with a seed of its own"
+_COUNTED = (
+    "number_of_nodes",
+    "accelerators_per_node",
+    "host_processors_per_node",
+)
 _IS_COUNT = re.compile(r"[0-9]{1,9}")
 _COUNT = re.compile(r'"(\d{1,9})x')
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
-_COARSE_MS = 10
-"""If all stamps are multiples of so much or more, equal intervals prove nothing: published runs
-with stamps in units of 50 ms have equal ones (v1.0 Shampoo). With 20 ms none had."""
+
+
+class Machine(NamedTuple):
+    """Of all nodes; without accelerators the processors compute."""
+
+    nodes: int
+    accelerators: int
+    processors: int
 
 
 @dataclass(frozen=True)
@@ -52,11 +80,24 @@ class Submission:
     system: JsonObject | None
     system_path: Path | None
     """Where a system description belongs, if the folder lies in a submission package."""
+    is_run: bool
+    """One run of this harness."""
+    system_fault: str = ""
+    """Why there is no description, in words."""
 
     @property
     def runs(self) -> list[tuple[str, LoggedRun]]:
         """(file name, run) of the logs that can be read."""
         return [(c.path.name, c.run) for c in self.checks if c.run is not None]
+
+    @cached_property
+    def alike(self) -> list[Alike]:
+        """The pairs of its logs that are of one run."""
+        return [*find_alike(traces_of(self.checks))]
+
+    def name_of(self, log: Path) -> str:
+        """The name of a log in it."""
+        return log.name
 
     @property
     def closed(self) -> bool:
@@ -64,64 +105,113 @@ class Submission:
         return any(run.division != "open" for _, run in self.runs)
 
     @property
-    def machine(self) -> tuple[int, int]:
-        """Nodes and accelerators (of nodes without, nodes) of the description; 0: not known."""
-        counts = [self.described(key) for key in _COUNTED]
-        if not all(_IS_COUNT.fullmatch(str(count)) for count in counts):
-            return 0, 0
-        nodes, accelerators = map(int, counts)
-        return nodes, nodes * max(1, accelerators)
+    def machine(self) -> Machine | None:
+        """What the description counts; None where it cannot be read."""
+        nodes, accelerators, processors = (
+            _count(self.described(key)) for key in _COUNTED
+        )
+        if not nodes or not processors or accelerators is None:
+            return None
+        return Machine(nodes, nodes * accelerators, nodes * processors)
 
     def described(self, key: str) -> Any:
         """A field of the system description; None where there is none."""
         return (self.system or {}).get(key)
 
 
-def check_folder(
-    folder: Path,
+def judge_path(
+    path: Path,
     ruleset: str | None = None,
     *,
     official: bool | None = None,
 ) -> tuple[Check, ...]:
-    """Every result file of a folder, and last the folder itself as a submission. Raises UserError:
-    there is none."""
-    files = results_in(folder)
+    """The judgement on a path, the same for every command: on each of its logs and, of a folder,
+    last on the run or the submission in it. Raises UserError: a folder without logs (NoLogs), or a
+    ruleset without ResNet."""
+    if not path.is_dir():
+        return (check_log(path, ruleset, official=official),)
+    files = results_in(path)
     if not files:
-        raise no_logs(folder)
-    checks = tuple(check_log(path, ruleset, official=official) for path in files)
-    system, system_path = _read_system(folder)
+        raise no_logs(path)
+    target = own_target(path)
+    checks = tuple(
+        check_log(
+            file,
+            ruleset,
+            official=official,
+            target=target,
+        )
+        for file in files
+    )
+    system, system_path, system_fault = _read_system(path)
     submission = Submission(
-        folder,
+        path,
         checks,
         system,
         system_path,
+        is_one_run(path),
+        system_fault,
     )
-    findings = [
-        each.finding(broken) for each in SET_RULES for broken in each.check(submission)
-    ]
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    good = sum(is_valid(check.verdict) for check in checks)
-    cause = f"{good} of {len(checks)} runs pass"
-    verdict = verdict_of(findings)
-    odd = next((check for check in checks if check.verdict == POLICY_VERDICT), None)
-    if findings and findings[0].severity != NOTE:
-        cause = findings[0].message
-    elif odd is not None:
-        verdict = POLICY_VERDICT
-        cause += f", with policy findings ({odd.path.name}: {odd.cause})"
+    findings = find_in(submission, FOLDER)
+    verdict, cause = _conclusion(submission, findings)
     of_round = next(check for check in checks if check.ruleset == newest(checks))
     return (
         *checks,
         Check(
-            path=folder,
+            path=path,
             verdict=verdict,
             cause=cause,
             ruleset=of_round.ruleset,
             ruleset_source=of_round.ruleset_source,
             official=None,
-            findings=tuple(findings),
+            findings=findings,
+            kind=FOLDER,
         ),
     )
+
+
+def as_one(checks: Sequence[Check]) -> Check:
+    """The judgement on a run's log and folder as one."""
+    log = checks[0]
+    whole = checks[-1]
+    if whole is log:
+        return log
+    serious = (finding for finding in whole.findings if finding.severity != NOTE)
+    return log._replace(
+        verdict=whole.verdict,
+        cause=whole.cause,
+        findings=(*serious, *log.findings),
+    )
+
+
+def find_in(subject: object, kind: str) -> tuple[Finding, ...]:
+    """What breaks the rules on folders or on rounds, worst first."""
+    findings = [
+        each.finding(broken)
+        for each in rules_on(kind)
+        for broken in each.check(subject)
+    ]
+    return tuple(sorted(findings, key=lambda each: SEVERITIES.index(each.severity)))
+
+
+def _conclusion(
+    submission: Submission, findings: tuple[Finding, ...]
+) -> tuple[str, str]:
+    """Verdict and cause: those of its log where a folder holds one run of ours."""
+    checks = submission.checks
+    verdict = verdict_of(findings)
+    first = checks[0]
+    if submission.is_run and (verdict == PASS or not is_valid(first.verdict)):
+        return first.verdict, first.cause
+    if verdict != PASS:
+        return verdict, findings[0].message
+    good = sum(is_valid(check.verdict) for check in checks)
+    cause = f"{good} of {len(checks)} runs pass"
+    odd = [check for check in checks if check.verdict == POLICY_VERDICT]
+    if not odd:
+        return PASS, cause
+    why = f"{cause}, with policy findings ({_causes(odd)})"
+    return POLICY_VERDICT, why
 
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
@@ -129,15 +219,16 @@ def _five_runs(submission: Submission) -> Violations:
     """Five result_*.txt, of which at most one is no valid run."""
     count = len(submission.checks)
     if count != benchmark.RUNS:
-        alone = count == 1 and _is_ours(submission.folder)
         yield against(
             "runs of the submission:",
             str(count),
             str(benchmark.RUNS),
             advice="rn50 submit --runs 5",
-            severity=only_if(alone, NOTE),  # one run of this harness, not a submission
+            severity=only_if(submission.is_run, NOTE),
         )
     failed = invalid(submission.checks)
+    if submission.is_run:
+        return  # whose log has the verdict
     allowed = benchmark.RUNS_THAT_MAY_FAIL * (count >= benchmark.RUNS)
     if failed:
         names = ", ".join(check.path.name for check in failed)
@@ -145,7 +236,7 @@ def _five_runs(submission: Submission) -> Violations:
             f"{len(failed)} of {count} runs",
             f"are not valid ({names})",
             f"at most {allowed}",
-            failed[0].cause,
+            _causes(failed),
             severity=only_if(len(failed) <= allowed, NOTE),
         )
 
@@ -155,11 +246,16 @@ def invalid(checks: Sequence[Check]) -> list[Check]:
     return [check for check in checks if not is_valid(check.verdict)]
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether a run of this harness left its log here: in its own folder or in its job's."""
-    job = job_of(folder)
-    in_job = job is not None and bool(run_folders(job))
-    return in_job or (folder / "result.json").is_file()
+def _causes(checks: Sequence[Check]) -> str:
+    """Why logs have their verdicts: each kind of cause with its count, the most frequent first, in
+    the words of the first log that has it."""
+    kinds: dict[str, list[Check]] = {}
+    for check in checks:
+        kinds.setdefault(check.cause_name, []).append(check)
+    return "; ".join(
+        f"{len(alike)} x {name} ({alike[0].path.name}: {alike[0].cause})"
+        for name, alike in sorted(kinds.items(), key=lambda kind: -len(kind[1]))
+    )
 
 
 def _together(
@@ -167,51 +263,62 @@ def _together(
     same: Callable[[LoggedRun, LoggedRun], bool],
     what: str,
 ) -> Violations:
-    """The first pair of runs of which something is the same."""
+    """The first pair of runs of which something is the same, but for those of one run."""
+    copies = {(pair.first.name, pair.second.name) for pair in submission.alike}
     for (name, run), (twin, other) in combinations(submission.runs[:_MOST_RUNS], 2):
-        if same(run, other):
-            why = "every run of a submission is trained anew, with a seed of its own"
-            yield against(f"{name} and {twin}", what, "two runs", why)
+        if (name, twin) not in copies and same(run, other):
+            yield against(f"{name} and {twin}", what, "two runs", _ANEW)
             return
 
 
-@folder_rule("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs")
-def _same_stamps(submission: Submission) -> Violations:
-    """No two logs have the same stamps, nor stamps that are the same after a shift: three or more
-    evaluations, not all stamped in a unit of 10 ms or more."""
+class HasCopies(Protocol):
+    """A folder or a round."""
 
-    what = "are one run: their evaluations are equally far apart"
-    yield from _together(submission, _as_far_apart, what)
+    @property
+    def alike(self) -> list[Alike]:
+        """The pairs of its logs that are of one run."""
 
-
-def _as_far_apart(run: LoggedRun, other: LoggedRun) -> bool:
-    intervals_ms = _intervals_ms(run)
-    return len(intervals_ms) >= _FEWEST and intervals_ms == _intervals_ms(other)
+    def name_of(self, log: Path, /) -> str: ...
 
 
-def _intervals_ms(run: LoggedRun) -> list[int]:
-    """From the first evaluation to each; none where stamps are coarse."""
-    if run.coarse_ms >= _COARSE_MS:
-        return []
-    stamps = [e.time_ms for e in run.timed_evaluations if e.time_ms > 0]
-    return [round(stamp - stamps[0]) for stamp in stamps]
+def _copies(subject: HasCopies, *, by_clock: bool) -> Violations:
+    """Each pair of logs of one run, once: by their clocks or by their accuracies alone."""
+    pairs = [pair for pair in subject.alike if pair.by_clock == by_clock]
+    for pair in pairs[:_MOST_PAIRS]:
+        names = map(subject.name_of, (pair.first, pair.second))
+        yield against(
+            " and ".join(names),
+            f"are one run: {pair.what}",
+            "two runs",
+            _ANEW,
+            severity=pair.severity,
+        )
+    if more := len(pairs[_MOST_PAIRS:]):
+        yield against(f"{more} more pairs of logs", "are one run each", "two runs")
 
 
-@folder_rule(
+copy_rule = partial(rule, judges=f"{FOLDER}, {ROUND}")
+
+
+@copy_rule("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs")
+def _same_stamps(subject: HasCopies) -> Violations:
+    """No two logs are of one run by their clocks: the evaluations of two are not equally far apart,
+    whatever the shift (two thirds of the stamps, three or more) or the scale of one clock (nine
+    tenths of six or more); stamps that are all in a unit of 10 ms or more prove nothing. Between
+    the entries of a round it is policy where nothing was edited: 20 published pairs are of systems
+    that were submitted again with their power."""
+    yield from _copies(subject, by_clock=True)
+
+
+@copy_rule(
     "MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954"
 )
-def _same_accuracies(submission: Submission) -> Violations:
-    """No two logs have the same accuracies at all evaluations that both have, three or more."""
-
-    what = "are one run: all their accuracies are the same"
-    yield from _together(submission, _as_accurate, what)
-
-
-def _as_accurate(run: LoggedRun, other: LoggedRun) -> bool:
-    pairs = zip(run.timed_evaluations, other.timed_evaluations, strict=False)
-    accuracies = [(mine.accuracy, theirs.accuracy) for mine, theirs in pairs]
-    differ = any(mine != theirs for mine, theirs in accuracies)
-    return not differ and len(set(accuracies)) >= _FEWEST
+def _same_accuracies(subject: HasCopies) -> Violations:
+    """No two logs are of one run by their accuracies: three or more and a third of those of the
+    shorter one are in the other too, or three quarters of them (five or more) lie within ten
+    images. Of 193,715 pairs of published logs of one round none did but 21 that shared all. With
+    another evaluation set than ImageNet's, five of six are the same (three or more)."""
+    yield from _copies(subject, by_clock=False)
 
 
 @folder_rule("MLP911", "shared-moments", POLICY, f"{RULES_TEXT} lines 220, 509, 954")
@@ -229,7 +336,7 @@ def _own_moments(submission: Submission) -> Violations:
 
 
 def _as_long(run: LoggedRun, other: LoggedRun) -> bool:
-    if max(run.coarse_ms, other.coarse_ms) >= _COARSE_MS:
+    if max(run.coarse_ms, other.coarse_ms) >= COARSE_MS:
         return False
     return 0 < round(run.run_ms or 0) == round(other.run_ms or 0)
 
@@ -297,16 +404,16 @@ def _seeds(submission: Submission) -> Violations:
     if not submission.closed:
         return
     runs = [(name, run) for name, run in submission.runs if run.at_least("1.0.0")]
-    taken: dict[tuple[str, ...], str] = {}
+    taken: dict[tuple[object, ...], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
             source = [shown(event.metadata.get(key)) for key in ("file", "lineno")]
-            # the checker takes "1" for 1
-            seed = (*source, str(event.value))
+            value = _integer(event.value)
+            seed = (*source, value)
             subject = f"{name} line {event.line}: seed"
             actual = f"is {shown(event.value)}"
             line = event.line
-            if not _is_integer(event.value):
+            if value is None:
                 yield against(
                     subject,
                     actual,
@@ -333,17 +440,20 @@ def _seeds(submission: Submission) -> Violations:
         )
 
 
-def _is_integer(value: Any) -> bool:
+def _integer(value: Any) -> int | None:
+    """The integer that the official checker makes of a value, a text too; None: it has none."""
     try:
-        return int(value) == value or not isinstance(value, float)
+        integer = int(value)
     except (TypeError, ValueError, OverflowError):
-        return False
+        return None
+    return integer if isinstance(value, str) or integer == value else None
 
 
 _SAME_IN_ALL = (
     "submission_division",
     "submission_org",
     "submission_platform",
+    "submission_status",
     "global_batch_size",
     "gradient_accumulation_steps",
     "opt_name",
@@ -352,13 +462,14 @@ _SAME_IN_ALL = (
     "opt_learning_rate_decay_shape",
     *benchmark.LARS_KEYS,
     *benchmark.SGD_KEYS,
+    *LABEL_SMOOTHING_KEYS,
 )
 
 
 @folder_rule("MLP907", "different-hyperparameters", POLICY, f"{RULES_TEXT} line 62")
 def _same_hyperparameters(submission: Submission) -> Violations:
-    """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
-    and the division of the system description."""
+    """All runs have one division, organisation, platform, status, batch, optimizer and
+    hyper-parameters, and the division of the system description."""
     for key in _SAME_IN_ALL:
         name_of: dict[str, str] = {}
         for name, run in submission.runs:
@@ -397,38 +508,122 @@ def _system(submission: Submission) -> Violations:
             severity=NOTE,
         )
     elif system is None:
-        actual = f"no {path.name} in {path.parent}"
-        severity = only_if(not checked, POLICY)
         yield against(
             "system description:",
-            actual,
+            submission.system_fault,
             "a JSON object",
-            severity=severity,
+            severity=only_if(not checked, POLICY),
         )
     elif checked:
         absent = [field for field in benchmark.SYSTEM_FIELDS if field not in system]
         if absent:
             actual = f"has no {', '.join(absent[:5])}"
             yield against(path.name, actual, "every field of a system")
+        for field in benchmark.SYSTEM_TEXTS:
+            if not isinstance(system.get(field, ""), str):
+                actual = f"is {shown(system[field])}"
+                yield against(f"{path.name}: {field}", actual, "a text")
+
+
+@folder_rule(
+    "MLP912",
+    "system-counts",
+    POLICY,
+    "none of 320 published descriptions from 1.0.0 on breaks it",
+)
+def _counted(submission: Submission) -> Violations:
+    """From 1.0.0 on, number_of_nodes and host_processors_per_node of the system description are
+    integers above 0, accelerators_per_node one from 0 on: the rules that count by them hold."""
+    if submission.system is None or submission.machine is not None:
+        return
+    if benchmark.at_least(newest(submission.checks), "1.0.0"):
+        values = [f"{key} {shown(submission.described(key))}" for key in _COUNTED]
+        expected = "integers, nodes and processors above 0"
+        yield against("system description:", ", ".join(values), expected)
+
+
+@folder_rule("MLP913", "system-status", ERROR, f"{_PACKAGE}, system_desc_checker")
+def _available(submission: Submission) -> Violations:
+    """From 4.0.0 on, the status of the system description is one of four texts, spelled so. (The
+    checker of that round did not look: 26 of its 36 descriptions have another.)"""
+    status = submission.described("status")
+    allowed = benchmark.AVAILABILITY.values()
+    if submission.system is None or status in (*allowed, None):
+        return
+    if benchmark.at_least(newest(submission.checks), "4.0.0"):
+        expected = " or ".join(map(shown, allowed))
+        yield against("system description: status", f"is {shown(status)}", expected)
+
+
+@folder_rule("MLP914", "incomplete-power", ERROR, f"{_PACKAGE}, power_checker")
+def _power(submission: Submission) -> Violations:
+    """A folder `power` has a folder for each log, with node_0, node_1, ... and sw_0, ..., as many
+    in each. (One log that breaks this, or is no valid run, is allowed.)"""
+    folder = submission.folder / "power"
+    if not folder.is_dir():
+        return
+    measured = {
+        check.path.name: _power_files(folder / check.path.stem)
+        for check in submission.checks
+    }
+    ((usual, _),) = Counter(measured.values()).most_common(1)
+    bad = [name for name, files in measured.items() if files is None or files != usual]
+    failed = {check.path.name for check in invalid(submission.checks)}.union(bad)
+    if bad:
+        yield against(
+            "power:",
+            f"{', '.join(bad)} without as many files as the others",
+            "a folder for each log, with node_0, node_1, ... and sw_0, ...",
+            severity=only_if(len(failed) <= benchmark.RUNS_THAT_MAY_FAIL, NOTE),
+        )
+
+
+def _power_files(folder: Path) -> tuple[int, int] | None:
+    """How many nodes and switches a run's power is measured of; None: there is no such folder, or
+    their numbers are not 0, 1, ..."""
+    try:
+        names = [path.stem for path in folder.iterdir()]
+    except OSError:
+        return None
+    counts = []
+    for kind in ("node", "sw"):
+        ends = [name.rpartition("_")[2] for name in names if name.startswith(kind)]
+        if not all(map(_IS_COUNT.fullmatch, ends)):
+            return None
+        if sorted(map(int, ends)) != list(range(len(ends))):
+            return None
+        counts.append(len(ends))
+    return counts[0], counts[1]
 
 
 @folder_rule("MLP910", "another-system", POLICY, f"{RULES_TEXT} line 62")
 def _as_described(submission: Submission) -> Violations:
     """The logs are of the system that is described: each accelerator has whole images of the batch,
-    and a platform such as 4xNAME counts its nodes or its accelerators."""
-    nodes, accelerators = submission.machine
-    if not accelerators:
+    and a platform such as 4xNAME counts its nodes or its accelerators (and names no others: a
+    note)."""
+    machine = submission.machine
+    if machine is None:
         return
+    nodes = machine.nodes
+    accelerators = machine.accelerators or nodes
+    models = _models(shown(submission.described("accelerator_model_name")))
     for name, run in submission.runs:
         if run.batch is not None and run.batch % accelerators:
             actual = f"{run.batch:g} images on {accelerators} accelerators"
             yield against(f"{name}:", actual, "as many on each")
             return
-        platform = _COUNT.match(shown(run.value("submission_platform")))
-        if platform and int(platform[1]) not in (nodes, accelerators):
-            actual = f"is {platform[1]}x..."
+        platform = shown(run.value("submission_platform"))
+        subject = f"{name}: submission_platform"
+        count = _COUNT.match(platform)
+        if count and int(count[1]) not in (nodes, accelerators):
+            actual = f"is {count[1]}x..."
             expected = f"{nodes} nodes or {accelerators} accelerators, as described"
-            yield against(f"{name}: submission_platform", actual, expected)
+            yield against(subject, actual, expected)
+            return
+        named = _models(platform)
+        if named and models and named.isdisjoint(models):
+            expected = " or ".join(sorted(models))
+            yield against(subject, f"is {platform}", expected, severity=NOTE)
             return
 
 
@@ -436,17 +631,28 @@ def _as_described(submission: Submission) -> Violations:
     "MLP909",
     "impossible-accelerator-rate",
     POLICY,
-    "data sheets of config/system/*.yaml; 24.6 GFLOP an image",
+    "data sheets of config/system/*.yaml; 24.6 GFLOP an image; config/benchmark.py",
 )
 def _possible_on_accelerators(submission: Submission) -> Violations:
-    """The accelerators of the system description can have trained so fast: at most at the peak of
-    their data sheets' tensor cores."""
-    _, chips = submission.machine
-    name = shown(submission.described("accelerator_model_name"))
-    flops_per_s = chips and chips * _peak_flops_per_s(name)
-    if not flops_per_s:
+    """The system that is described can have trained so fast: at most at the peak of its data
+    sheets' tensor cores; without a sheet at ten times the fastest published accelerator or
+    processor."""
+    machine = submission.machine
+    if machine is None:
         return
-    most = flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
+    kind = "accelerator" if machine.accelerators else "processor"
+    chips = machine.accelerators or machine.processors
+    key = (
+        "accelerator_model_name"
+        if machine.accelerators
+        else "host_processor_model_name"
+    )
+    name = shown(submission.described(key))
+    most = chips * float(benchmark.IMPOSSIBLE_IMAGES_PER_S_OF[kind])
+    why = "ten times the fastest published"
+    if flops_per_s := _peak_flops_per_s(name):
+        most = chips * flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
+        why = "the peak of the data sheet"
     for file, run in submission.runs:
         samples = run.value("train_samples")
         epochs = run.convergence_epoch
@@ -455,43 +661,67 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
         rate = epochs * samples / (run.run_ms / 1000)
         if rate > most:
             actual = f"{rate:.2g} images/s with {chips} x {name}"
-            why = "the peak of the data sheet"
             yield against(f"{file}:", actual, f"up to {most:.2g}", why)
             return
 
 
 def _peak_flops_per_s(accelerator: str) -> float:
-    """The highest tensor rate of the data sheets in `config/system/` of an accelerator, known by
-    a word of its name (A100, L40S, H100); 0: no such sheet."""
-    words = set(_MODEL.findall(accelerator.upper()))
-    rates = [0.0]
+    """The highest tensor rate of the data sheets of an accelerator; 0: no such sheet."""
+    return max((_sheets()[model] for model in _models(accelerator)), default=0.0)
+
+
+def _models(name: str) -> set[str]:
+    """The words of a name that are accelerators with a data sheet: A100, L40S, H100."""
+    return _sheets().keys() & _MODEL.findall(name.upper())
+
+
+@cache
+def _sheets() -> dict[str, float]:
+    """The tensor rates of the data sheets in `config/system/`, the highest of an accelerator."""
+    rates: dict[str, float] = {}
     for system in map(load_system, list_systems()):
-        model = _MODEL.findall(system.accelerator)[:1]
-        if system.performance and words.intersection(model):
-            rates.append(system.performance.tensor_flops_per_s or 0.0)
-    return max(rates)
+        about = system.performance
+        for model in _MODEL.findall(system.accelerator)[:1]:
+            rate = (about and about.tensor_flops_per_s) or 0.0
+            rates[model] = max(rate, rates.get(model, 0.0))
+    return rates
 
 
-SET_RULES = rules_on(FOLDER)
+def _count(value: Any) -> int | None:
+    """A count, as text or number; None: it is none."""
+    if isinstance(value, str) and _IS_COUNT.fullmatch(value):
+        return int(value)
+    count = number(value)
+    fits = count is not None and count.is_integer() and 0 <= count < 1e9
+    return int(value) if fits else None
 
 
-def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None]:
-    """The system description of ORG/results/SYSTEM/resnet, and where it belongs."""
+def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None, str]:
+    """The system description of ORG/results/SYSTEM/resnet, where it belongs, and why there is none
+    that can be read."""
     parents = folder.absolute().parents
     if len(parents) < 3 or parents[1].name != "results":
-        return None, None
+        return None, None, ""
     systems = parents[2] / "systems"
     if folder.name != benchmark.BENCHMARK and not systems.is_dir():
-        return None, None  # a run of this harness: results/NAME/TIME
+        return None, None, ""  # a run of this harness: results/NAME/TIME
     path = systems / f"{parents[0].name}.json"
+    fault = f"no {path.name} in {path.parent}"
     try:
-        content = json.loads(
+        content = parse_json(
             read_file(
                 path,
                 _SYSTEM_BYTES,
                 within=parents[2],
             )
         )
-    except (OSError, ValueError, RecursionError):
-        content = None
-    return content if isinstance(content, dict) else None, path
+        if isinstance(content, dict):
+            return content, path, ""
+        fault = f"no JSON object in {path}"
+    except Ambiguous as error:
+        fault = f"{path} has {error}"
+    except (ValueError, RecursionError):
+        fault = f"no JSON in {path}"
+    except OSError:
+        pass
+    return None, path, fault

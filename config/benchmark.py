@@ -89,6 +89,23 @@ SYSTEM_FIELDS = (
     "sw_notes",
 )
 """What a system description has: system_desc_checker asks for each."""
+SYSTEM_TEXTS = (
+    "submitter",
+    "system_name",
+    "host_processor_model_name",
+    "host_processor_core_count",
+    "accelerator_model_name",
+    "accelerators_per_node",
+    "framework",
+)
+"""Of these, what system_desc_checker joins as texts: a number ends it with a traceback."""
+AVAILABILITY = {
+    "onprem": "Available on-premise",
+    "cloud": "Available cloud",
+    "research": "Research, Development, or Internal (RDI)",
+    "preview": "Preview",
+}
+"""`submission_status` as the status of a system description words it from 4.0.0 on."""
 RUNS = 5
 RUNS_THAT_MAY_FAIL = 1
 MOST_LOGGED_EPOCHS = 1000
@@ -97,6 +114,8 @@ TRAINING_FLOPS_PER_IMAGE = 24.6e9
 """Three passes of 4.1 G multiply-adds."""
 IMPOSSIBLE_IMAGES_PER_S = 7e7
 """Ten times the fastest published run (4,096 TPU v4 chips, v2.0), above its machine's peak."""
+IMPOSSIBLE_IMAGES_PER_S_OF = {"accelerator": 80_000, "processor": 2_700}
+"""Ten times what one of the fastest published has trained: H200 (v4.0), Xeon 8480+ (v3.1)."""
 HIGHEST_ACCURACY = 1.0
 """The checker wants an accuracy in [target, 1)."""
 

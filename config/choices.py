@@ -23,7 +23,7 @@ NETWORKS = {
 SHAPES = {
     "poly": "to end_lr over decay with power",
     "cosine": "to end_lr over decay along half a cosine",
-    "step": "the factors of milestones",
+    "step": "the factors of milestones, constant without any",
     "sony_b": "Sony's configuration B, which ignores the other keys",
 }
 GROUPINGS = {

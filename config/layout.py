@@ -3,6 +3,7 @@ and the network on which its points were measured. Pure."""
 
 from __future__ import annotations
 
+from .errors import UserError, show
 from .leaves import Layer, Leaf, Leaves, Origin, remove, value_in
 from .machine import MeasuredOn, System
 from .plan import spread
@@ -23,6 +24,30 @@ def note_network(leaves: Leaves, layer: Layer) -> None:
             remove(leaves, noted)
             for name, leaf in _network(leaves).items():
                 leaves[f"{noted}.{name}"] = leaf
+
+
+_SHEET = ("tensor_flops_per_s", "memory_bytes_per_s", "clock_hz")
+
+
+def refuse_other_gpu(leaves: Leaves, layer: Layer) -> None:
+    """Before `layer` is put: raise UserError where it gives the GPU another data sheet, and leaves
+    the points that were measured on the one before."""
+    measured = [
+        section.rpartition(".")[2]
+        for section in _CALIBRATED
+        if f"{section}.points" in leaves
+        and not (layer.mentions(f"{section}.points") or layer.last(section))
+    ]
+    for key in (f"{_PERFORMANCE}.{name}" for name in _SHEET):
+        before = value_in(leaves, key)
+        leaf = layer.last(key)
+        if measured and before and leaf and leaf.value not in (before, None):
+            cure = ", ".join(f"{precision}: null" for precision in measured)
+            raise UserError(
+                f"{leaf.origin}: {key}: expected {show(before)}, found {show(leaf.value)}: the "
+                "points of the base were measured on another GPU; remove them by "
+                f"`{cure}`, or give points of this one"
+            )
 
 
 def forget_same_network(leaves: Leaves) -> None:

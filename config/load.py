@@ -16,7 +16,14 @@ from ruamel.yaml import YAML
 
 from .errors import COMMAND_LINE, Problem, UserError, show
 from .image_set import fill_counts, forget_other_set
-from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
+from .layout import (
+    forget_same_network,
+    lay_out,
+    note_network,
+    ranks_of,
+    refuse_other_gpu,
+    says_ranks,
+)
 from .leaves import (
     Layer,
     Leaves,
@@ -128,6 +135,7 @@ def merge(layers: Iterable[Layer]) -> Leaves:
             # where results go is no part of it
             remove(leaves, "system", keep=("system.results",))
         forget_other_set(leaves, layer)
+        refuse_other_gpu(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
         note_network(leaves, layer)

@@ -16,6 +16,7 @@ from .values import (
     Bool,
     Count,
     Fraction,
+    Measure,
     Mount,
     Name,
     Natural,
@@ -31,6 +32,27 @@ from .values import (
     Word,
     Workers,
 )
+
+FlopRate = Annotated[
+    float,
+    Measure(
+        "FLOP/s", 1e12, 1e17, 2.5e14, {"PFLOP/s": 1e15, "TFLOP/s": 1e12, "GFLOP/s": 1e9}
+    ),
+]
+MemoryRate = Annotated[
+    float, Measure("bytes/s", 1e10, 1e14, 1.5e12, {"TB/s": 1e12, "GB/s": 1e9})
+]
+Clock = Annotated[float, Measure("Hz", 1e8, 1e10, 1.7e9, {"GHz": 1e9, "MHz": 1e6})]
+Memory = Annotated[float, Measure("bytes", 1e8, 1e13, 5e10, {"GB": 1e9, "MB": 1e6})]
+LinkRate = Annotated[
+    float, Measure("bytes/s", 1e8, 1e13, 6e10, {"TB/s": 1e12, "GB/s": 1e9})
+]
+CardRate = Annotated[float, Measure("bytes/s", 1e6, 2e11, 1.25e10, {"Gbit/s": 1.25e8})]
+DiskRate = Annotated[float, Measure("bytes/s", 1e6, 1e13, 4e9, {"GB/s": 1e9})]
+ImageBytes = Annotated[
+    float, Measure("bytes", 1e7, 1e11, 2.8e8, {"GB": 1e9, "MB": 1e6})
+]
+Latency = Annotated[float, Measure("s", 0, 1e-2, 4e-6, {"us": 1e-6})]
 
 
 class Point(Section):
@@ -49,31 +71,31 @@ class Point(Section):
 class Waiting(Section):
     """What a step waits for beside its computation: network, stragglers, batch norm, input."""
 
-    intra_bytes_per_s: Positive = 5e10
+    intra_bytes_per_s: LinkRate = 5e10
     """Rate of a rank's link inside a node."""
-    intra_latency_s: NonNegative = 3e-6
+    intra_latency_s: Latency = 3e-6
     """Latency of a hop inside a node."""
     nics: Workers = 1
     """Network cards of a node, which its ranks share."""
-    nic_bytes_per_s: Positive = 1.25e10
+    nic_bytes_per_s: CardRate = 1.25e10
     """Rate of a network card."""
-    inter_latency_s: NonNegative = 3e-6
+    inter_latency_s: Latency = 3e-6
     """Latency of a ring's network hop."""
-    tree_latency_s: NonNegative = 7.5e-6
+    tree_latency_s: Latency = 7.5e-6
     """Latency of a tree's network hop."""
     rack_nodes: Natural = 0
     """Nodes of a rack; 0: no racks."""
     oversubscription: Annotated[StrictFloat, Field(ge=1, le=LARGEST)] = 1.0
     """Of a rack's way out: its nodes' rates over the rate upwards."""
     groups: Groups = "equal_count(16)"
-    """Gradient groups where the config has none."""
+    """Gradient groups of the machine's own published runs."""
     algorithm: Algorithm = "auto"
-    """Allreduce where the config has none."""
+    """Allreduce of the machine's own published runs; that of a config is `comm.algorithm`."""
     switches_reduce: Bool = False
-    """Switches add gradients (SHARP), where that is faster and `algorithm` is auto."""
+    """Switches add gradients (SHARP), where that is faster and the engine chooses."""
     square_torus: Bool = False
-    """A torus may be any grid across nodes, and is the squarest by default."""
-    launch_s: NonNegative = 2e-5
+    """The torus of the machine's own software is the squarest, not nodes x ranks."""
+    launch_s: Latency = 2e-5
     """Time before a group's first message."""
     jitter: Fraction = 0.005
     """Standard deviation of a rank's computing time, a share."""
@@ -83,7 +105,7 @@ class Waiting(Section):
     """Images over which ranks share batch-norm statistics; 0: never."""
     bn_group_ranks: Count = 4
     """Ranks that share batch-norm statistics at most."""
-    bn_exchange_s: NonNegative = 6e-6
+    bn_exchange_s: Latency = 6e-6
     """One exchange of them between two ranks: two hops inside a node."""
     node_images_per_s: Positive | None = None
     """Images that a node decodes; null: enough."""
@@ -132,24 +154,24 @@ class Performance(Waiting):
     """Computing in float32, calibrated on points."""
     tf32: Compute | None = None
     """Computing in TF32, calibrated on points."""
-    tensor_flops_per_s: Annotated[StrictFloat, Field(gt=0, le=1e20)] | None = None
+    tensor_flops_per_s: FlopRate | None = None
     """Dense 16-bit rate in the data sheet; null: no data sheet is used."""
-    memory_bytes_per_s: Positive = 9e11
+    memory_bytes_per_s: MemoryRate = 9e11
     """Rate of a device's memory in the data sheet."""
-    clock_hz: Positive = 1.41e9
+    clock_hz: Clock = 1.41e9
     """Boost clock in the data sheet, with which the launches of a CUDA graph shorten."""
-    memory_bytes: Positive | None = None
+    memory_bytes: Memory | None = None
     """Of a device; null: every batch fits."""
     graphs: Bool = True
     """Steps are CUDA graphs, as MLPerf entries from v1.0 on are."""
-    bytes_per_image: Positive | None = None
+    bytes_per_image: ImageBytes | None = None
     """Tensor reads and writes of a step as tests/gpu counts them, for software that was not
     measured; null: as MLPerf entries."""
     startup_s: NonNegative = 1.0
     """run_start to the first epoch."""
     first_epoch_s: NonNegative = 0.3
     """Time that the first epoch takes longer."""
-    read_bytes_per_s: Positive = 1e9
+    read_bytes_per_s: DiskRate = 1e9
     """Of the image set on a node, in the first epoch."""
     eval_fixed_s: NonNegative = 0.02
     """An evaluation's part that more ranks do not shrink."""

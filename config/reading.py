@@ -14,11 +14,11 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from .errors import UserError, failing_as
+from .finding import shown
 
 _OBJECT_BYTES = 16 << 20
 """The largest JSON object of a run's folder: result.json has some kB."""
@@ -124,6 +124,24 @@ def read_text(path: Path) -> str:
         return ""
 
 
+class Ambiguous(ValueError):
+    """JSON that has a name twice in one object, with different values."""
+
+
+def parse_json(content: bytes | str) -> Any:
+    """A JSON value, for a file on whose content others rely. Raises Ambiguous, where Python's
+    decoder takes the last value in silence; ValueError: it is no JSON; RecursionError."""
+    return json.loads(content, object_pairs_hook=_unambiguous)
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> JsonObject:
+    content = dict(pairs)
+    for name, value in pairs if len(content) < len(pairs) else ():
+        if content[name] != value:
+            raise Ambiguous(f"the name {shown(name)} twice, with different values")
+    return content
+
+
 def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
     """The JSON object in a file; an empty one where there is no file. Raises UserError: the file
     cannot be read, has none, or is not of its folder. What cannot be read is not absent."""
@@ -132,11 +150,16 @@ def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
             content = read_file(path, most_bytes, within=path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-    with suppress(ValueError, RecursionError):
-        value = json.loads(content.decode())
+    found = "something else"
+    try:
+        value = parse_json(content.decode())
         if isinstance(value, dict):
             return value
-    raise UserError(f"{path}: a JSON object expected, found something else")
+    except Ambiguous as error:
+        found = str(error)
+    except (ValueError, RecursionError):
+        pass
+    raise UserError(f"{path}: a JSON object expected, found {found}")
 
 
 def named_descriptor(path: Path) -> int | None:

@@ -13,3 +13,8 @@ UNITS: dict[int | str, tuple[int, int, int, int]] = {
 """Depth -> residual units of each stage."""
 BASIC_DEPTHS = (18, 34)
 """Those whose units are two 3x3 convolutions; the others have bottlenecks."""
+
+Block = tuple[tuple[int, int], ...]
+BASIC: Block = ((3, 1), (3, 1))
+BOTTLENECK: Block = ((1, 1), (3, 1), (1, 4))
+"""Convolutions of a unit: kernel, and channels in multiples of the stage's width."""

@@ -319,7 +319,7 @@ class Schedule(Section):
     end_lr: NonNegative = benchmark.END_LR
     """Learning rate at the end of poly and cosine."""
     milestones: tuple[Milestone, ...] = ()
-    """Of shape step, and of it alone."""
+    """Of shape step, and of it alone; none: base_lr stays, as where the batch grows instead."""
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
@@ -327,9 +327,9 @@ class Schedule(Section):
             raise ValueError(
                 f"length: epochs or steps above 0 expected, found {self.length}"
             )
-        if (self.shape == "step") != bool(self.milestones):
+        if self.milestones and self.shape != "step":
             raise ValueError(
-                f"milestones: a list for shape step alone expected, found shape {self.shape} "
+                f"milestones: shape step expected, found shape {self.shape} "
                 f"with {len(self.milestones)}"
             )
         _check_rising("milestones", self.milestones)
@@ -428,7 +428,8 @@ class Log(Section):
     every: Length = Duration(20, "steps")
     """From one line of metrics to the next."""
     profile: Profiled | None = None
-    """Steps of which every operation is recorded, such as 20 or 101-120; null: none."""
+    """Steps of which every operation is recorded, such as 20 or 101-120; norms: at log points the
+    norms of each tensor's weights and gradients; null: none."""
 
 
 class Run(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar, get_args
@@ -35,6 +36,8 @@ LARGEST = 1e15
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """The range in which a dynamic loss scale moves."""
 MOST_PROFILED = 1000
+NORMS = "norms"
+"""The `log.profile` that looks at tensors, not at operations."""
 _DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:(epoch|step)s?|%)\s*")
 
 
@@ -96,12 +99,12 @@ def _read_profiled(value: Any) -> str | None:
     is_text = type(value) in (int, str)
     if is_text and 0 < len(profiled_steps(text)) <= MOST_PROFILED:
         return text
-    return None
+    return NORMS if text == NORMS else None
 
 
 def profiled_steps(text: str | None) -> range:
     """The steps of `log.profile`; those of a mere number begin after the first ten, in which caches
-    fill. None: neither a number nor two."""
+    fill. Empty where it names none."""
     match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", text or "")
     if match is None:
         return range(0)
@@ -131,6 +134,41 @@ def _text(
         return None
 
     return Form(form, read)
+
+
+class Measure(Form):
+    """A number in its plain unit, within what machines have: far from `usual`, the middle of those
+    described. A value in another of `units`, name to factor, is refused with what to write."""
+
+    def __init__(
+        self,
+        unit: str,
+        low: float,
+        high: float,
+        usual: float,
+        units: Mapping[str, float],
+    ) -> None:
+        super().__init__(f"a number from {low:g} to {high:g} {unit}", number)
+        self.low = low
+        self.high = high
+        self.usual = usual
+        self.units = units
+
+    def check(self, value: Any) -> float:
+        measured = float(super().check(value))
+        if self.low <= measured <= self.high:
+            return measured
+        raise ValueError(self.text + self._cure(measured))
+
+    def _cure(self, measured: float) -> str:
+        fitting = {}
+        for name, factor in self.units.items():
+            if self.low < measured * factor <= self.high:
+                off = abs(math.log(measured * factor / self.usual))
+                fitting[off] = (
+                    f" ({measured:g} looks like {name}: write {measured * factor:.6g})"
+                )
+        return fitting[min(fitting)] if fitting else ""
 
 
 Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
@@ -172,7 +210,7 @@ _LENGTH = Form(
     _read_duration,
 )
 Length = Annotated[Duration, _LENGTH, PlainSerializer(str)]
-_STEPS = f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps"
+_STEPS = f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps, or {NORMS}"
 Profiled = Annotated[str, Form(_STEPS, _read_profiled)]
 _SCALE = (
     "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}"

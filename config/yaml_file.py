@@ -19,7 +19,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode
 
 from .errors import COMMAND_LINE, Problem, UserError, failing_as, show
-from .layout import note_network
+from .layout import note_network, refuse_other_gpu
 from .leaves import Layer, Leaf, Leaves, Origin, put
 from .names import find_config, find_system
 from .reading import read_file
@@ -96,6 +96,7 @@ def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
     """The layer of a machine's file and its bases."""
     leaves: Leaves = {}
     for layer in read_layers(path, chain, machine=True):
+        refuse_other_gpu(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
         note_network(leaves, layer)
@@ -139,7 +140,8 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     if tree is None:
         raise UserError(f"{path}: settings expected, found none")
     if type(tree) is not dict:
-        raise UserError(f"{path}:1: a mapping of sections expected, found {show(tree)}")
+        found = "a list" if isinstance(tree, list) else "a single value"
+        raise UserError(f"{path}:1: a mapping of sections expected, found {found}")
     return list(_entries(node, tree))
 
 

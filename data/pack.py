@@ -10,25 +10,23 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from ..config.atomic import follow_links, refuse_content
-from ..config.errors import UserError, failing_as
+from ..config.errors import UserError
 from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
 from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
 from .decoder import has_dali
 from .listing import SourceImage, list_images
-from .lock import hold
 from .pack_parts import PackedSplit, PackJob, pack_split
 from .survey import shortened
+from .workspace import workspace
 
 _MOST_NAMED = 20
 _EXAMPLES = 2
@@ -88,7 +86,7 @@ def pack_images(
     has_dali()  # before the workers are forked
     gc.freeze()  # the collector would walk, and workers so copy, the list of a million sources
     target = follow_links(out)
-    with _workspace(target, _key(orders, shuffle_seed)) as folder:
+    with workspace(target, _key(orders, shuffle_seed)) as folder:
         packed = {}
         for split, sources in orders.items():
             job = PackJob(
@@ -118,29 +116,6 @@ def pack_images(
                 path.unlink()
         folder.replace(target)
     return manifest
-
-
-@contextmanager
-def _workspace(
-    out: Path,
-    key: str,
-) -> Iterator[Path]:
-    """The folder `.NAME.partial` beside `out`, held by this process alone. It stays behind an
-    error, and is emptied where it is of other images or another seed.
-
-    Raises UserError: another process packs into it, or a file of it cannot be made or written.
-    """
-    folder = out.with_name(f".{out.name}.partial")
-    lock = out.with_name(f".{out.name}.lock")
-    with failing_as(f"{out}: cannot create"):
-        folder.mkdir(parents=True, exist_ok=True)
-    with hold(lock, out), failing_as(f"{out}: cannot write"):
-        key_file = folder / "key"
-        if not key_file.is_file() or key_file.read_text() != key:
-            shutil.rmtree(folder)
-            folder.mkdir()
-            key_file.write_text(key)
-        yield folder
 
 
 def _key(

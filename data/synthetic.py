@@ -9,9 +9,10 @@ other, and from the 101st on the lighter colour has a hue of ten. Layout as Imag
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from colorsys import hsv_to_rgb
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,15 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..config.atomic import new_folder
+from ..config.atomic import follow_links, refuse_content
 from ..config.manifest import SPLITS
 from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
 from .sampling import generator
+from .workspace import workspace
 
 Plane = NDArray[np.floating[Any]]  # float32, which NumPy 2's types forget
 Random = np.random.Generator
 JPEG_QUALITY = 90
+_END = b"\xff\xd9"
 
 
 # A scalar that meets a plane is Python's own: NumPy 2 would turn the plane into float64 for one of
@@ -183,24 +186,26 @@ def draw_image(
     return Image.fromarray(levels.astype(np.uint8))
 
 
-def draw_split(
-    settings: Synthetic,
-    split: str,
-) -> Iterator[tuple[str, bytes]]:
-    """Yield (relative path, JPEG bytes) of one split, classes in turn.
-
-    Every image has its own random stream, keyed by (seed, split, number).
-    """
+def image_names(settings: Synthetic, split: str) -> Iterator[tuple[int, str]]:
+    """The number and the relative path of each image of one split, classes in turn."""
     counts = {"train": settings.train_samples, "val": settings.eval_samples}
     for number in range(counts[split]):
-        label = number % settings.classes
-        key = SPLITS.index(split)
-        random = generator(settings.seed, key, number)
-        image = draw_image(label, random, settings)
-        out = io.BytesIO()
-        image.save(out, "JPEG", quality=JPEG_QUALITY)
-        name = f"{split}/{wnid(label)}/{wnid(label)}_{number}.JPEG"
-        yield name, out.getvalue()
+        name = wnid(number % settings.classes)
+        yield number, f"{split}/{name}/{name}_{number}.JPEG"
+
+
+def draw_jpeg(
+    settings: Synthetic,
+    split: str,
+    number: int,
+) -> bytes:
+    """An image of a split; it has a random stream of its own, keyed by (seed, split, number)."""
+    key = SPLITS.index(split)
+    random = generator(settings.seed, key, number)
+    image = draw_image(number % settings.classes, random, settings)
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=JPEG_QUALITY)
+    return out.getvalue()
 
 
 def make_images(
@@ -210,14 +215,32 @@ def make_images(
 ) -> None:
     """Write the set below `out`, which must not exist yet.
 
-    The folder appears only when it is complete. Raises UserError: it cannot be made or written.
+    The folder appears only when it is complete; killed before that, the same call continues it.
+    Raises UserError: it cannot be made or written, or another process draws it.
     """
+    refuse_content(out)
+    target = follow_links(out)
     total = settings.train_samples + settings.eval_samples
-    with new_folder(out) as folder:
+    done = 0
+    with workspace(target, settings.model_dump_json()) as folder:
         for split, label in product(SPLITS, range(settings.classes)):
-            (folder / split / wnid(label)).mkdir(parents=True)
-        train = draw_split(settings, "train")
-        val = draw_split(settings, "val")
-        for done, (name, jpeg) in enumerate(chain(train, val), 1):
-            (folder / name).write_bytes(jpeg)
-            progress(done, total)
+            (folder / split / wnid(label)).mkdir(parents=True, exist_ok=True)
+        for split in SPLITS:
+            for number, name in image_names(settings, split):
+                path = folder / name
+                if not _is_whole(path):
+                    path.write_bytes(draw_jpeg(settings, split, number))
+                done += 1
+                progress(done, total)
+        (folder / "key").unlink()
+        folder.replace(target)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a JPEG is there to its end marker, which it has nowhere else."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - len(_END)))
+        return file.read() == _END

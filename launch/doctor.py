@@ -285,7 +285,7 @@ def decoder(device_id: int | None) -> str:
     import simplejpeg
 
     from ..config.schema import Synthetic
-    from ..data.synthetic import draw_split
+    from ..data.synthetic import draw_jpeg
 
     settings = Synthetic(
         train_samples=10,
@@ -293,7 +293,8 @@ def decoder(device_id: int | None) -> str:
         min_px=375,
         max_px=500,
     )
-    jpegs = [content for _, content in draw_split(settings, "train")]
+    numbers = range(settings.train_samples)
+    jpegs = [draw_jpeg(settings, "train", number) for number in numbers]
     luma = np.array([0.299, 0.587, 0.114])
     differences = []
     for jpeg, image in zip(jpegs, _decode(jpegs, device_id), strict=True):

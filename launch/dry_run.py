@@ -14,7 +14,6 @@ from ..config.schema import Data
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
 from ..data.prepare import describe_missing
-from ..scaling.cost import allreduce_of
 from .launch_plan import LaunchPlan
 from .launchers import LAUNCHERS, mpi_for
 from .preflight import check_whether_it_runs
@@ -28,13 +27,16 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
     resume = plan.options.resume
     words: Sequence[str] = ()
     allreduce = run.comm.algorithm
+    chosen = "refused"
     check = check_config(plan.loaded, steps)
     if plan.refusals:
         check = check_whether_it_runs(check, run)
     else:
-        allreduce = allreduce_of(run)
         job = plan.job_in(str(resume or "FOLDER"))
         words = LAUNCHERS[plan.launcher].command(job)
+    if communication := plan.environment.plan:
+        allreduce = communication.algorithm
+        chosen = communication.note
     data, missing = find_data(run.data, plan.loaded.origins)
     return {
         "name": run.name,
@@ -48,6 +50,7 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
         "division": f"{run.division}, ruleset {run.ruleset}",
         "seed": "drawn at the start" if run.seed is None else run.seed,
         "allreduce": allreduce,
+        "allreduce by": chosen,
         "config check": f"{check.verdict}: {check.cause}",
         "results": str(resume or f"{system.results}/{run.name}/"),
         "mpi": str(mpi_for(plan.launcher) or "none"),

@@ -4,102 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from ..config.errors import UserError
+from ..config.engines import Backend, Controller, Family
 from ..config.schema import Run
-from ..scaling.cost import allreduce_of
-from ..train.communication.mpi_library import PRODUCTS, Family
-
-Backend = Literal["mpi", "gloo", "nccl"]
-Controller = Literal["mpi", "gloo"]
-"""What coordinates Horovod's processes, whatever moves the gradients."""
-
-_SEGMENT_BYTES = 1 << 20
-
-
-def _tuned(**choices: str) -> dict[str, str]:
-    """Open MPI's algorithm by number for collectives of its `tuned` component, and Open MPI 5's
-    `han`, which would sum within the nodes first, behind it (priority 35 there, tuned 30)."""
-    chosen = {f"OMPI_MCA_coll_tuned_{name}": number for name, number in choices.items()}
-    rules = {
-        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
-        "OMPI_MCA_coll_han_priority": "0",
-    }
-    return rules | chosen
-
-
-def _mpich(**choices: str) -> dict[str, str]:
-    """MPICH's algorithms by name, for any size and in any place: not those of its devices."""
-    chosen = {
-        f"MPIR_CVAR_{key.upper()}_INTRA_ALGORITHM": name
-        for key, name in choices.items()
-    }
-    return {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"} | chosen
-
-
-def _intel(**choices: str) -> dict[str, str]:
-    """Intel MPI's algorithms by number."""
-    return {f"I_MPI_ADJUST_{name.upper()}": number for name, number in choices.items()}
-
-
-# The engine (an MPI, Gloo or NCCL) -> comm.algorithm -> settings. Intel's rows: as text. NCCL's:
-# never run on a GPU; as text, and the torus on a fake NCCL (tests/gpu). The torus over MPI is the
-# three steps of train/communication/torus.py, each as a ring where there is a choice; Open MPI's
-# own one for a reduce-scatter of some MB is twice as slow.
-ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
-    "openmpi": {
-        "auto": {},
-        "recursive_doubling": _tuned(allreduce_algorithm="3"),
-        "ring": _tuned(allreduce_algorithm="4"),
-        "segmented_ring": _tuned(
-            allreduce_algorithm="5", allreduce_algorithm_segmentsize=str(_SEGMENT_BYTES)
-        ),
-        "recursive_halving_doubling": _tuned(allreduce_algorithm="6"),
-        "torus_2d": _tuned(
-            allreduce_algorithm="4",
-            reduce_scatter_algorithm="3",
-            allgatherv_algorithm="3",
-        ),
-    },
-    "mpich": {
-        "auto": {},
-        "recursive_doubling": _mpich(allreduce="recursive_doubling"),
-        # Of the blocking ones MPICH 4.0 has no ring; of those that it starts and waits for, it has.
-        "ring": _mpich(allreduce="nb", iallreduce="tsp_ring"),
-        "recursive_halving_doubling": _mpich(allreduce="reduce_scatter_allgather"),
-        "torus_2d": _mpich(
-            allreduce="nb",
-            iallreduce="tsp_ring",
-            reduce_scatter="pairwise",
-            allgatherv="ring",
-        ),
-    },
-    "intel": {
-        "auto": {},
-        "recursive_doubling": _intel(allreduce="1"),
-        "ring": _intel(allreduce="8"),
-        "recursive_halving_doubling": _intel(allreduce="2"),
-        "torus_2d": _intel(allreduce="8", reduce_scatter="2", allgatherv="3"),
-    },
-    # These read neither Open MPI's nor MPICH's settings for sure.
-    **{
-        name: {"auto": {}, "torus_2d": {}}
-        for name in ("spectrum", "mvapich", "cray", "mpi")
-    },
-    "gloo": {
-        "auto": {},
-        "ring": {},  # the only one that Horovod asks of Gloo
-        "torus_2d": {},
-    },
-    "nccl": {
-        "auto": {},
-        "ring": {"NCCL_ALGO": "Ring"},
-        "double_tree": {"NCCL_ALGO": "Tree"},
-        "torus_2d": {"HOROVOD_TORUS_ALLREDUCE": "1"},
-        "hierarchical": {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1"},
-    },
-}
+from ..scaling.communication import Communication, engine_of, plan_communication
 
 # Backend -> settings with any algorithm. The bulk sizes are NVIDIA's for this benchmark (training
 # results v0.7 to v2.1): the engine waits for the stream after each bulk. With its default of 15
@@ -150,11 +59,12 @@ for ever (518,000 lines of "bind on local address" in 90 s)."""
 
 class EngineSettings(NamedTuple):
     """Variables to set, and those that the user had set already: theirs win. `removed`: whose those
-    are that the ranks do not get, by name (inherited.py)."""
+    are that the ranks do not get, by name (inherited.py). `plan`: what is set of the allreduce."""
 
     settings: dict[str, str]
     kept: dict[str, str]
     removed: Mapping[str, str] = {}
+    plan: Communication | None = None
 
 
 def engine_environment(
@@ -171,39 +81,21 @@ def engine_environment(
     not known. `networks`: interfaces of this host. `may_copy`: a rank may read the memory of
     another. Raises UserError: the engine does not offer the
     algorithm."""
-    backend: Backend = "nccl" if run.system.device == "gpu" else controller
-    engine: str = backend
-    offered = ALGORITHMS[backend]
-    if backend == "mpi" and mpi is not None:
-        engine = PRODUCTS[mpi]
-        offered = ALGORITHMS[mpi]
-    # torus_2d(2x4): the grid is not theirs
-    algorithm = run.comm.algorithm.partition("(")[0]
-    if algorithm not in offered:
-        raise UserError(
-            f"comm.algorithm: one that {engine} offers expected ({', '.join(offered)}), "
-            f"found {run.comm.algorithm}"
-        )
-    allreduce_of(run)
-    if algorithm == "hierarchical" and controller != "mpi":
-        # Horovod 0.28.1 sums over nodes by MPI_Allreduce there (the torus does by NCCL), and else
-        # takes NCCL's own allreduce without a word.
-        raise UserError(
-            "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
-            f"found {controller}"
-        )
+    engine = engine_of(run.system, controller, mpi)
+    plan = plan_communication(run, engine)
+    algorithm = plan.algorithm.partition("(")[0]
     wanted = {
         "OMP_NUM_THREADS": str(run.system.cores_per_rank),
         # Groups are static: Horovod keeps them as they are and answers from its response cache.
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
         "HOROVOD_CYCLE_TIME": f"{run.comm.cycle_ms:g}",
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
-        **SETTINGS[backend],
+        **SETTINGS[engine.backend],
     }
-    if backend == "nccl":
+    if engine.backend == "nccl":
         wanted |= _of_gpus(run)
-    wanted |= offered[algorithm]
-    if backend == "mpi":
+    wanted |= engine.offered[algorithm]
+    if engine.backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
         if not may_copy:
             wanted |= _WITHOUT_COPIES.get(mpi, {})
@@ -221,7 +113,7 @@ def engine_environment(
             settings[name] = value
         else:
             kept[name] = present[name]
-    return EngineSettings(settings, kept)
+    return EngineSettings(settings, kept, plan=plan)
 
 
 def _of_gpus(run: Run) -> dict[str, str]:

@@ -46,6 +46,7 @@ def describe_environment(
         mpi=" ".join(mpi.partition("\n")[0].split()) or None,
         git=_git(),
         launcher=launcher,
+        allreduce=str(settings.plan or ""),
         command=tuple(command),
         variables=settings.settings,
         variables_kept_from_user=settings.kept,

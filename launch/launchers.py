@@ -15,24 +15,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from ..config.engines import PRODUCTS, Controller, Family
 from ..config.errors import UserError, failing_as
 from ..config.inherited import ENGINE_PREFIXES, inherited, taken_away
 from ..config.programs import NoAnswer, ask
 from ..config.schema import Run
 from ..train.communication.mpi_library import (
     MPICH_ABI,
-    PRODUCTS,
-    Family,
     MpiLibrary,
     horovods_mpi,
 )
 from ..train.mxnet_package import package_folder
 from ..train.process_info import RANK_VARIABLES, RankVariables
-from .engine_environment import (
-    Controller,
-    EngineSettings,
-    engine_environment,
-)
+from .engine_environment import EngineSettings, engine_environment
 from .environment_record import output_of
 from .host_limits import may_read_others
 from .mpi_program import MpiOnPath, mpi_on_path

@@ -12,11 +12,10 @@ import shutil
 from functools import cache
 from typing import NamedTuple
 
+from ..config.engines import PRODUCTS, Family
 from ..config.programs import NoAnswer, ask
 from ..train.communication.mpi_library import (
     MPICH_ABI,
-    PRODUCTS,
-    Family,
     MpiLibrary,
     library_version,
 )

@@ -12,16 +12,17 @@ from typing import Any, TypeVar
 
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
+from ..config.engines import Controller
 from ..config.errors import UserError
 from ..config.finding import ERROR, Finding
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..scaling.gpu import largest_batch
+from ..scaling.gpu import beyond_memory
 from ..train.capabilities import check_supported
 from ..train.gpu.code import check_step, gpu_code
 from ..train.gpu.cuda_driver import check_machine
 from ..train.mxnet_package import distribution, library
-from .engine_environment import Controller, engine_environment
+from .engine_environment import engine_environment
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, family_here, missing_hosts, mpi_for
 
@@ -133,32 +134,20 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
 
 def beyond_the_device(run: Run) -> list[str]:
     """A batch of ResNet-50 larger than the memory of a described machine's GPU."""
-    about = run.system.performance
     model = run.model
     real = (model.network, model.depth, run.data.crop_px) == (
         "resnet",
         50,
         benchmark.CROP_PX,
     )
-    if (
-        run.system.device == "cpu"
-        or about is None
-        or about.memory_bytes is None
-        or not real
-    ):
+    if run.system.device == "cpu" or not real:
         return []
     batch = max(
         [run.batch.per_rank, *(change.per_rank for change in run.batch.changes)]
     )
-    most = largest_batch(
-        about.memory_bytes, "fp32" if model.dtype == "float32" else "fp16"
-    )
-    if batch <= most:
-        return []
-    return [
-        f"batch.per_rank: at most about {most} images in the {about.memory_bytes / 2**30:.0f} GiB "
-        f"of a {run.system.accelerator} expected, found {batch}"
-    ]
+    precision = "fp32" if model.dtype == "float32" else "fp16"
+    refusal = beyond_memory("batch.per_rank", batch, run.system, precision)
+    return [refusal] if refusal else []
 
 
 def unless_refused(

@@ -243,7 +243,8 @@ def latest_interrupted(
     with_checkpoint: bool = True,
 ) -> Path:
     """The run that was interrupted last, of those that nobody drives; runs of jobs as well.
-    `with_checkpoint`: one without a checkpoint does not count."""
+    `with_checkpoint`: one without a checkpoint does not count, but one that has only to be
+    concluded does."""
     if config is None:  # of any preset: the overrides are that one's
         overrides = [text for text in overrides if text.startswith("system.results=")]
     run = load(config or "quick", overrides).run
@@ -258,7 +259,9 @@ def latest_interrupted(
             written = checkpoints_of_run(folder / "checkpoint").trusted
             if not with_checkpoint and not written and is_run(folder):
                 written = [folder / ENVIRONMENT]
-            if written and is_interrupted(folder):
+            if with_checkpoint and is_to_conclude(folder):
+                written_ns[folder] = (folder / RESULT).stat().st_mtime_ns
+            elif written and is_interrupted(folder):
                 written_ns[folder] = written[-1].stat().st_mtime_ns
         except (OSError, UserError) as error:  # such as: an older result.json
             say(f"rn50: warning: passed over: {error}", to=sys.stderr)

@@ -10,9 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..compliance.check_log import Check, check_log
+from ..compliance.check_log import Check
 from ..compliance.config_rules import check_config
 from ..compliance.official import NOT_RUN, check_officially
+from ..compliance.submission import as_one, judge_path
 from ..config.atomic import write_file, write_json
 from ..config.errors import RankFailed, UserError
 from ..config.finding import ERROR, WARNING
@@ -27,6 +28,7 @@ from ..config.schema import Run
 from ..data.describe import describe_data
 from ..data.lock import LOCK, hold, other_holder
 from ..data.prepare import prepare as prepare_data
+from ..logging.places import NoLogs
 from ..logging.records import (
     ENVIRONMENT,
     FAILED,
@@ -40,6 +42,8 @@ from ..logging.records import (
     write,
 )
 from ..report.reproduction import compare_with_recorded, repeat_line
+from ..scaling.predict import precision_of
+from ..scaling.work import training_flops, utilisation
 from ..train.checkpoint.file import Checkpoint
 from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
@@ -323,11 +327,12 @@ def check_run(run: Run, out: Path) -> Check:
     """Both checkers on the run's log; a problem of this machine changes no result."""
     log = out / "result_0.txt"
     try:
-        check = check_log(log, run.ruleset, official=True)
+        check = as_one(judge_path(out, run.ruleset, official=True))
         if check.official is None:  # its own reader could not read it
             check = check._replace(official=check_officially(log, run.ruleset))
-    except OSError as error:
-        why = f"cannot check {log}: {error.strerror or error}"
+    except (OSError, NoLogs) as error:
+        reason = getattr(error, "strerror", None) or error
+        why = f"cannot check {log}: {reason}"
         _warn_after_the_end(why)
         return Check(log, NOT_RUN, why, run.ruleset, "", Verdict(NOT_RUN), ())
     return check
@@ -350,6 +355,12 @@ def judge(
     )
     if options.recorded:
         result = replace(result, repeats=compare_with_recorded(options.recorded, out))
+    flops = training_flops(run.model, run.data)
+    if flops is not None and result.images_per_s is not None:
+        flops_per_s = flops * result.images_per_s
+        precision = precision_of(run, run.system)
+        mfu = utilisation(flops_per_s, result.ranks or 1, run.system, precision)
+        result = replace(result, mfu=mfu)
     reference = run.system.references.get(run.name)
     if reference and result.images_per_s is not None:
         passes = reference.passes(result.images_per_s)

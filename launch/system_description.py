@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from ..config import benchmark
 from ..config.reading import read_text
 from ..config.schema import Run
 from ..logging.records import Driver, Environment
@@ -27,13 +28,6 @@ FROM_LINUX = (
     "operating_system",
 )
 """What `read_machine` fills in."""
-AVAILABILITY = {
-    "onprem": "Available on-premise",
-    "cloud": "Available cloud",
-    "research": "Research, Development, or Internal (RDI)",
-    "preview": "Preview",
-}
-"""log.status as the system page words it from ruleset 4.0.0 on."""
 
 
 def system_id(run: Run) -> str:
@@ -88,7 +82,7 @@ def describe_system(run: Run, environment: Environment) -> dict[str, str]:
     page = given | {
         "submitter": run.log.org,
         "division": run.division,
-        "status": AVAILABILITY.get(run.log.status, run.log.status),
+        "status": benchmark.AVAILABILITY.get(run.log.status, run.log.status),
         "system_name": system_id(run),
         "number_of_nodes": str(system.nodes),
         **(dict.fromkeys(FROM_LINUX, UNKNOWN) | environment.machine),

@@ -7,7 +7,6 @@ a record as a newline does. What cannot be read becomes a `Problem` with its lin
 
 import contextlib
 import json
-import math
 import os
 import re
 import shlex
@@ -41,8 +40,6 @@ _CHUNK_BYTES = 1 << 20
 _RECORD_CHARACTERS = 1 << 20
 _KEPT_PROBLEMS = 50
 _NO_STAMP = 1e21
-_LARGEST_INTEGER = 1 << 63
-"""Larger ones become floats: arithmetic with floats can overflow. Seeds have 63 bits at most."""
 
 _TOKEN = b":::ML"
 _MLLOG_TOKEN = ":::MLLOG "
@@ -436,7 +433,7 @@ class _Reader:
             line=self.log.lines,
             time_ms=time_ms,
             key=key,
-            value=_bounded(content.get("value")),
+            value=content.get("value"),
             metadata=metadata if isinstance(metadata, dict) else {},
             order=self.records,
         )
@@ -538,13 +535,3 @@ def _salvaged_key(text: str) -> str | None:
     """The key of a record that cannot be read, where it can be seen."""
     match = _SALVAGED_KEY.search(text[:4000])
     return re.sub(r"\W", "", match[1] or match[2]) or None if match else None
-
-
-def _bounded(value: Any) -> Any:
-    """A value; of a huge integer the float, which arithmetic with floats can take."""
-    if type(value) is not int or -_LARGEST_INTEGER < value < _LARGEST_INTEGER:
-        return value
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf

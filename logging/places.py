@@ -5,6 +5,7 @@ results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
 """
 
 import os
+import re
 from pathlib import Path
 
 from ..config.benchmark import BENCHMARK
@@ -15,35 +16,71 @@ from ..config.reading import read_ends
 RESULT_FILES = "result_*.txt"
 """Of any name between, as MLPerf's package checker finds them."""
 METRICS = "metrics.jsonl"
+_ALMOST = re.compile(r"results?[-_. ]?\w*\.(txt|log)(\.\w{1,4})?", re.IGNORECASE)
+"""Names that logs have by mistake, or packed. No folder of a published round has one and no log."""
 MOST_LOGS = 200  # of a folder; published ones have up to 50
 
 
+class NoLogs(UserError):
+    """A folder that should have logs has none under a name that is looked for."""
+
+
 def log_folders(path: Path) -> list[Path]:
-    """The folders of logs that a path means: itself, or those of each system of a job or of a
-    submission; of a folder above runs, such as a sweep's, those below it. Raises UserError: there
-    is nothing."""
+    """The folders of logs that a path means: itself, those of each system of a job or of a
+    submission, or all below it, as of a sweep or a round. A job of one run is that run. Entries of
+    a round that have no logs are among them. Raises UserError: there is nothing."""
     require(path)
     if not path.is_dir() or any(path.glob(RESULT_FILES)):
         return [path]
-    systems = [
-        folder
-        for folder in sorted(path.glob(f"results/*/{BENCHMARK}"))
-        if _is_in(folder, path) and any(folder.glob(RESULT_FILES))
-    ]
-    return systems or _below(path) or [path]
+    below = _below(path)
+    systems = [folder for folder in below if job_of(folder) == path.absolute()]
+    if any(map(results_in, systems)):
+        return systems
+    return below or [path]
 
 
 def _below(path: Path) -> list[Path]:
-    """The folders of logs below a folder, but for those of a job's runs, which it has copies of."""
-    below = sorted({log.parent for log in path.rglob(RESULT_FILES)})
-    below = [folder for folder in below if results_in(folder)]
-    jobs = {job_of(folder) for folder in below}
-    below = [folder for folder in below if folder.absolute().parent not in jobs]
+    """The folders of logs below a folder, by their names, and the entries without logs."""
+    found = []
+    without = []
+    empty = []
+    for name, folders, files in os.walk(path):
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        folder = Path(name)
+        if results_in(folder):
+            found.append(folder)
+        elif job_of(folder) or any(map(_ALMOST.fullmatch, files)):
+            without.append(folder)
+        elif not folders and not files:
+            empty.append(folder)
+    # a job of ours may not have got so far
+    without = [each for each in without if not run_folders(job_of(each) or each)]
+    jobs = filter(None, map(job_of, (*found, *without)))
+    if not all(map(run_folders, jobs)):
+        without += empty  # where others have packages
+    below = sorted({*found, *without} - _copies(found))
     if len(below) > MOST_LOGS:
         raise UserError(
             f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}"
         )
     return below
+
+
+def _copies(folders: list[Path]) -> set[Path]:
+    """The folders whose logs a job has in another one too: those of its runs, or the one with the
+    copy of a single run's."""
+    copies = set()
+    parents = {folder: folder.absolute().parent for folder in folders}
+    for together in folders:
+        job = job_of(together)
+        if job is None:
+            continue
+        runs = [folder for folder, parent in parents.items() if parent == job]
+        if len(run_folders(job)) == len(runs) == len(results_in(together)) == 1:
+            copies.add(together)
+        else:
+            copies.update(runs)
+    return copies
 
 
 def require(path: Path) -> None:
@@ -54,13 +91,17 @@ def require(path: Path) -> None:
         )
 
 
-def no_logs(folder: Path) -> UserError:
-    """The error of a folder without logs; with the name of one that only has another name."""
-    other = next(
-        (file for file in sorted(folder.glob("*")) if ":::MLL" in read_ends(file)), None
-    )
-    hint = f"; {other} has records: name it, or call it result_0.txt" if other else ""
-    return UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
+def no_logs(folder: Path) -> NoLogs:
+    """The error of a folder without logs; with what is there under another name."""
+    files = [path for path in sorted(folder.glob("*")) if path.is_file()]
+    has_records = next((file for file in files if ":::MLL" in read_ends(file)), None)
+    almost = [file.name for file in files if _ALMOST.fullmatch(file.name)]
+    found = "none"
+    if has_records:
+        found += f"; {has_records} has records: name it, or call it result_0.txt"
+    elif almost:
+        found = f"{', '.join(almost[:5])}; they are read unpacked, as result_0.txt"
+    return NoLogs(f"{folder}: {RESULT_FILES} expected in it, found {found}")
 
 
 def results_in(folder: Path) -> list[Path]:
@@ -101,6 +142,17 @@ def run_folders(path: Path) -> list[Path]:
         and _is_in(run, path)
     ]
     return sorted(runs, key=lambda run: int(run.name[4:]))
+
+
+def is_one_run(folder: Path) -> bool:
+    """Whether the one log of a folder is of a run of this harness, not a submission with too few:
+    it lies beside the run's files, or in its job's folder."""
+    if len(results_in(folder)) != 1:
+        return False
+    job = job_of(folder)
+    if job is not None:
+        return bool(run_folders(job))
+    return any((folder / name).is_file() for name in ("config.yaml", "result.json"))
 
 
 def config_of(folder: Path) -> Path:

@@ -136,6 +136,14 @@ class Result:
     eval_accuracy: float | None = None
     target: float | None = None
     images_per_s: float | None = None
+    flops: int | None = None
+    """Of forward and backward of all images trained."""
+    mfu: float | None = None
+    """Share of the devices' peak while training."""
+    allreduce_bytes: int | None = None
+    """Of gradients, in a step, of each rank."""
+    storage_read_bytes: int | None = None
+    """All ranks, since `run_start` or the resumption; what the page cache had is not read."""
     ranks: int | None = None
     global_batch_size: int | None = None
     config_sha256: str = ""
@@ -235,6 +243,7 @@ class Environment:
     mpi: str | None = None
     git: Commit | None = None
     launcher: str = ""
+    allreduce: str = ""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     variables_kept_from_user: dict[str, str] = field(default_factory=dict)

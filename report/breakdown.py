@@ -108,6 +108,7 @@ _FIGURES = (
     ("memory, peak", ("memory_peak_bytes",), 1 << 30, "GiB"),
     ("GPU memory, peak", ("gpu_memory_peak_bytes",), 1 << 30, "GiB"),
     ("CPU time", ("cpu_s",), 1, "s"),
+    ("read from storage", ("storage_read_bytes",), 1e6, "MB"),
 )
 
 

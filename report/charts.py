@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
 PAGE_PX = {
@@ -41,7 +42,7 @@ COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
 STYLES = ("-", "--", ":", "-.")
 """The line styles of the first ten series, the next ten, ..."""
 _MAX_POINTS = 600
-_DOTS_UP_TO = 60
+DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 LARGEST = 1e15
 """Larger numbers are not drawn: matplotlib fails at some of them."""
@@ -54,6 +55,8 @@ class Series(NamedTuple):
 
     label: str
     lines: Sequence[Sequence[tuple[float, float]]]
+    is_reference: bool = False
+    """Dashed, in the colour of the axes."""
 
 
 def colour_at(number: int) -> str:
@@ -161,7 +164,7 @@ def finish(
             labels,
             loc="upper center",  # its own upper centre, below the axes
             bbox_to_anchor=(0.5, -0.2),
-            ncols=_columns(axes),
+            ncols=_columns(axes, labels),
             columnspacing=1.0,
             handlelength=1.6,
         )
@@ -169,11 +172,13 @@ def finish(
         axes.legend()
 
 
-def _columns(axes: Axes) -> int:
-    """Columns of a legend below the axes."""
-    length = fmean(map(len, axes.get_legend_handles_labels()[1]))
+def _columns(axes: Axes, labels: Sequence[str]) -> int:
+    """Columns of a legend below the axes, as wide as their panel."""
+    length = fmean(map(len, labels))
     figure: Any = axes.figure
-    width_px = 72 * figure.get_figwidth()
+    spec = axes.get_subplotspec()
+    panels = spec.get_gridspec().ncols if spec else 1
+    width_px = 72 * figure.get_figwidth() / panels
     return max(1, int(width_px / (52 + 7 * length)))
 
 
@@ -189,9 +194,7 @@ def tick_text(
     return f"{round(value, 12):,.6g}"
 
 
-def thinned(
-    points: list[tuple[float, float]],
-) -> list[tuple[float, float]]:
+def thinned(points: list[T]) -> list[T]:
     """Points in even distance, no more than a chart has across, the first and the last of them."""
     step = max(1, math.ceil((len(points) - 1) / (_MAX_POINTS - 1)))
     return points[:-1:step] + points[-1:]
@@ -214,21 +217,26 @@ def draw_lines(
         y_limits: where the y axis begins and ends.
     """
     ends = []
-    for number, (label, lines) in enumerate(series):
+    for number, (label, lines, is_reference) in enumerate(series):
+        style = STYLES[number // len(COLOURS) % len(STYLES)]
+        colour = colour_at(number)
+        if is_reference:
+            style = "--"
+            colour = INK
         for line in lines:
             points = [point for point in line if max(map(abs, point)) < LARGEST]
             if not points:
                 continue
             marker = ""
-            if len(points) <= _DOTS_UP_TO:
+            if len(points) <= DOTS_UP_TO and not is_reference:
                 marker = "o"
             x, y = zip(*thinned(points), strict=True)
             axes.plot(
                 x,
                 y,
-                color=colour_at(number),
-                ls=STYLES[number // len(COLOURS) % len(STYLES)],
-                lw=1.5,
+                color=colour,
+                ls=style,
+                lw=0.8 if is_reference else 1.5,
                 marker=marker,
                 ms=3,
                 label=label,
@@ -302,10 +310,10 @@ def _page_chart(
     )
     axes = figure.subplots()
     draw(axes)
-    entries = len(axes.get_legend_handles_labels()[1])
+    labels = axes.get_legend_handles_labels()[1]
     below_px = 0
-    if entries > MOST_WITHIN:
-        below_px = 24 + 20 * math.ceil(entries / _columns(axes))
+    if len(labels) > MOST_WITHIN:
+        below_px = 24 + 20 * math.ceil(len(labels) / _columns(axes, labels))
     full_px = height_px + below_px
     figure.set_figheight(full_px / 72)
     figure.subplots_adjust(

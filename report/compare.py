@@ -12,18 +12,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ..compliance.check_log import Check, check_log
+from ..compliance.check_log import Check
+from ..compliance.round import judge_all
+from ..compliance.rule import ROUND
 from ..compliance.score import Score, score_checks
-from ..compliance.submission import check_folder
-from ..config.benchmark import RUNS
+from ..config.benchmark import BENCHMARK, RUNS
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.names import nearest_name
+from ..config.progress import Progress, silent
 from ..config.reading import JsonObject
 from ..config.schema import PLACES
-from ..logging.places import job_of, run_folders
+from ..logging.places import job_of
 from ..logging.records import Repeat
-from .published import machine_of
+from .published import beside_published, machine_of
 from .reproduction import are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, decimals, median_of, show
@@ -85,6 +87,18 @@ class Column(NamedTuple):
         places = {value: place for place, value in enumerate(rising)}
         return tuple(map(places.get, self.values))
 
+    def ranking(self, valid: Sequence[bool]) -> Column:
+        """The column with the figures of what is not valid in brackets and without a value."""
+        cells = []
+        values = []
+        for cell, value, is_result in zip(self.cells, self.values, valid, strict=True):
+            if not is_result and value is not None:
+                cell = f"({cell})"
+                value = None
+            cells.append(cell)
+            values.append(value)
+        return self._replace(cells=tuple(cells), values=tuple(values))
+
     @property
     def is_number(self) -> bool:
         """Whether all values that are known are numbers."""
@@ -99,6 +113,18 @@ class Comparison(NamedTuple):
     """The columns that any subject has, by groups."""
     first_bits: tuple[Repeat | None, ...]
     """Where each subject differs from the first, if both are runs of one config and seed."""
+    judged: tuple[tuple[Check, ...], ...]
+    """The judgement on each subject."""
+    round: Check | None
+    """That on all of several."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be read, and what is wrong with all together."""
+        notes = [note for subject in self.subjects for note in subject.notes]
+        if self.round is not None:
+            notes += [finding.message for finding in self.round.findings]
+        return tuple(notes)
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -148,6 +174,15 @@ class Comparison(NamedTuple):
             if bit is not None
         )
 
+    @property
+    def published(self) -> tuple[str, ...]:
+        """The runs beside the published curves of their presets, a sentence each."""
+        return tuple(
+            f"{name}: {sentence}"
+            for name, subject in zip(self.letters, self.subjects, strict=True)
+            for sentence in beside_published(subject)
+        )
+
 
 def letter(index: int) -> str:
     """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
@@ -157,35 +192,55 @@ def letter(index: int) -> str:
 
 
 def name_of(subject: Subject) -> str:
-    """Return a short name: the last two parts of the path; a job's for its logs, ORG/SYSTEM for
-    those of a submission."""
+    """Return a short name: the last two parts of the path, or of the job's; of what others submit
+    ORG/SYSTEM and what lies below it."""
     path = subject.path.resolve()
-    job = job_of(path)
-    parts = (job or path).parts[-2:]
-    if job is not None and not run_folders(job):
-        parts = (job.name, path.parent.name)
-    return show("/".join(parts))
+    if subject.config is None and "results" in path.parts[-4:-1]:
+        org, _, *below = path.parts[path.parts.index("results", -4) - 1 :]
+        return show("/".join([org, *(name for name in below if name != BENCHMARK)]))
+    return show("/".join((job_of(path) or path).parts[-2:]))
 
 
-def read_all(paths: Iterable[Path]) -> list[Subject]:
-    """Read the subjects of several paths, in their order. Raises UserError: none, or no log in
-    one."""
+def read_all(
+    paths: Iterable[Path],
+    *,
+    bare: bool = False,
+) -> list[Subject]:
+    """Read the subjects of several paths, in their order; of a round, if `bare`, also those
+    without a log. Raises UserError: a path has no log."""
     subjects: list[Subject] = []
     for path in paths:
-        subjects += read_subjects(path)
-    for subject in subjects:
-        if not subject.logs:
-            raise UserError(
-                f"{subject.path}: a log (result_0.txt) expected in it, found none"
-            )
+        of_path = read_subjects(path)
+        with_logs = [subject for subject in of_path if subject.logs]
+        if not with_logs:
+            raise UserError(f"{path}: a log (result_0.txt) expected in it, found none")
+        if bare:
+            with_logs = of_path
+        first = with_logs[0]
+        dropped = [each for each in of_path if each not in with_logs]
+        notes = [note for each in (*dropped, first) for note in each.notes]
+        subjects += [first._replace(notes=tuple(notes)), *with_logs[1:]]
     return subjects
 
 
-def compare(subjects: Sequence[Subject]) -> Comparison:
-    """Set subjects, one or more, side by side."""
+def compare(
+    subjects: Sequence[Subject],
+    advance: Progress = silent,
+) -> Comparison:
+    """Set subjects, one or more, side by side; `advance` is told how many are judged."""
     first = subjects[0]
+    judged = list(
+        judge_all(
+            [subject.path for subject in subjects],
+            official=False,
+            advance=advance,
+        )
+    )
+    of_round = None
+    if judged[-1][-1].kind == ROUND:
+        (of_round,) = judged.pop()
     columns = (
-        *_result_columns(subjects),
+        *_result_columns(subjects, judged),
         *parameter_columns(subjects),
         *_config_columns(subjects),
     )
@@ -199,6 +254,8 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         subjects=tuple(subjects),
         columns=tuple(column for column in columns if {*column.cells} != {MISSING}),
         first_bits=tuple(first_bits),
+        judged=tuple(judged),
+        round=of_round,
     )
 
 
@@ -252,37 +309,39 @@ def to_json(
     return rows
 
 
-def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
-    checks = [check_subject(subject, official=False) for subject in subjects]
-    verdicts = [of_subject[-1].verdict for of_subject in checks]
+RANKED = ("time_to_train_s", "epochs_to_target", "score_min")
+"""The results that what is no valid run has in brackets, and no place by."""
+
+
+def _result_columns(
+    subjects: Sequence[Subject],
+    judged: Sequence[tuple[Check, ...]],
+) -> Iterable[Column]:
+    verdicts = [checks[-1].verdict for checks in judged]
     yield _text_column(RESULTS, "log check", verdicts)
-    yield from (_figure_column(key, subjects) for key in FIGURES)
+    columns = [_figure_column(key, subjects) for key in FIGURES]
     machines = [machine_of(subject.path, subject.config) for subject in subjects]
     counts = [machine and machine[1] for machine in machines]
-    yield _column("accelerators", "accelerators", counts, ",.0f")
+    columns.append(_column("accelerators", "accelerators", counts, ",.0f"))
     rates = [_median(subject, "images_per_s") for subject in subjects]
     each = [
         rate / count if rate and count else None
         for rate, count in zip(rates, counts, strict=True)
     ]
-    yield _column("images_per_s_each", "images/s each", each, ",.1f")
-    scores = list(map(_score, subjects, checks))
+    columns.append(_column("images_per_s_each", "images/s each", each, ",.1f"))
+    records = [subject.folder.result for subject in subjects]
+    mfus = [record.mfu if record else None for record in records]
+    columns.append(_column("mfu", "MFU", mfus, ".4f"))
+    scores = list(map(_score, subjects, judged))
     minutes = [score and score.score_min for score in scores]
-    yield _column("score_min", "score, min", minutes, ".3f")
+    columns.append(_column("score_min", "score, min", minutes, ".3f"))
     factors = [
         score.scaling_factor if score and score.scaled else None for score in scores
     ]
-    yield _column("rcp_factor", "its RCP factor", factors, ".4f")
-
-
-def check_subject(
-    subject: Subject, *, official: bool | None = None
-) -> tuple[Check, ...]:
-    """The verdict on a log, or on several and last on them as a submission; `official`: whether
-    the official checker judges too."""
-    if len(subject.files) > 1:
-        return check_folder(subject.path, official=official)
-    return tuple(check_log(path, official=official) for path in subject.files)
+    columns.append(_column("rcp_factor", "its RCP factor", factors, ".4f"))
+    results = [checks[-1].is_result for checks in judged]
+    for column in columns:
+        yield column.ranking(results) if column.key in RANKED else column
 
 
 def _score(
@@ -409,7 +468,7 @@ def _value(cell: str) -> float | str | None:
 class Group(NamedTuple):
     """Runs with the same value, by the numbers of their rows; `spreads`: mean, least and most of
     each figure, over the runs that have it. A run whose log cannot be read counts as one. A time to
-    train is that of a run that reached its target."""
+    train is that of a valid run that reached its target."""
 
     value: str
     rows: tuple[int, ...]
@@ -448,9 +507,16 @@ def _group(
 ) -> Group:
     subjects = [comparison.subjects[row] for row in rows]
     runs = [run for subject in subjects for run in subject.runs]
+    judged = [comparison.judged[row][-1] for row in rows]
+    results = [
+        run
+        for subject, check in zip(subjects, judged, strict=True)
+        if check.is_result
+        for run in subject.runs
+    ]
     spreads = {}
     for key in _OF_GROUPS:
-        values = map(attrgetter(key), runs)
+        values = map(attrgetter(key), results if key in RANKED else runs)
         figures = [figure for figure in values if figure is not None]
         if figures:
             spreads[key] = (fmean(figures), min(figures), max(figures))

@@ -23,25 +23,26 @@ from markupsafe import Markup, escape
 
 from ..compliance.check_log import Check
 from ..compliance.score import score_checks
+from ..compliance.submission import as_one, judge_path
 from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
 from ..config.finding import clock_time, number
 from ..config.leaves import flatten
 from ..data.describe import describe_data
-from ..logging.records import ABORTED, FAILED
+from ..logging.records import ABORTED, FAILED, Result
 from ..logging.records import Environment as RunEnvironment
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .charts import colour_at
 from .compare import (
     Comparison,
     Group,
-    check_subject,
     group_table,
     name_of,
     parameter_columns,
 )
+from .norms import norm_table
 from .plots import page_charts
-from .published import standing_of
+from .published import beside_published, standing_of
 from .run_folder import RunFolder, Subject, read_subjects
 from .run_summary import MISSING, RunSummary, amount, median_of, show
 
@@ -56,7 +57,8 @@ def write_report(
 
     Raises UserError: nothing readable there, or the file cannot be written.
     """
-    subjects = read_subjects(path)
+    found = read_subjects(path)
+    subjects = [subject for subject in found if subject.logs] or found
     if len(subjects) != 1:
         raise UserError(
             f"{path}: one run or submission expected, found {len(subjects)} below it"
@@ -82,18 +84,22 @@ def render_report(
 
     Args:
         subject: the log, run or submission that the page is about.
-        checks: the verdict on each log, and last, where there are several, on the submission;
-            None: they are made.
+        checks: the judgement on the path, or on a run's log; None: it is made.
     """
     folder = subject.folder
     if checks is None:
-        checks = check_subject(subject)
+        checks = judge_path(subject.path) if subject.files else ()
     verdicts = checks[: len(subject.files)]
+    if checks and not subject.is_submission:
+        verdicts = (as_one(checks),)
     submission = None
     score = None
-    if len(subject.files) > 1:
+    if subject.is_submission:
         submission = checks[-1]
         score = score_checks(subject.path, checks)
+    standing = None
+    if checks and checks[-1].is_result:
+        standing = standing_of(subject.path, subject.config, subject.runs)
     config = str(folder.path / "config.yaml")
     parameters = parameter_columns([subject])
     return _fill(
@@ -103,15 +109,18 @@ def render_report(
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
         next_command=_next_command(folder),
-        standing=standing_of(subject.path, subject.config, subject.runs),
+        standing=standing,
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
+        published=beside_published(subject),
+        work=_work(folder.result),
         verdicts=verdicts,
         submission=submission,
         score=score,
         figures={log.path: log.figures for log in subject.logs},
         plots=page_charts([("_", subject)]),
         breakdown=step_breakdown(folder.records("steps")),
+        norms=norm_table(folder),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
         parameters=[(column.title, *column.cells) for column in parameters],
@@ -163,7 +172,7 @@ def render_comparison(
         direction="descending" if (sort or "").startswith("-") else "ascending",
         plots=page_charts(drawn, "accuracy", "training"),
         comparison=comparison,
-        notes=[note for subject in subjects for note in subject.notes],
+        notes=comparison.notes,
     )
 
 
@@ -317,6 +326,34 @@ def _facts(subject: Subject) -> list[Fact]:
         if result and result.ranks:
             on = f"on {result.ranks} ranks"
         facts.append(Fact("Global batch", f"{batch:,.0f}", on))
+    return facts
+
+
+def _work(result: Result | None) -> list[Fact]:
+    """What a run computed, sent and read; empty where it does not say."""
+    if result is None:
+        return []
+    facts = []
+    if result.flops is not None:
+        note = (
+            "forward and backward of all images trained; a multiply and an add are two"
+        )
+        facts.append(Fact("FLOPs", f"{result.flops:.4g}", note))
+        mfu = "unknown"
+        if result.mfu is not None:
+            mfu = f"{100 * result.mfu:.2f} %"
+        note = "share of the peak by the machine's file, while training"
+        facts.append(Fact("MFU", mfu, note))
+    for label, n_bytes, note in (
+        ("Allreduced", result.allreduce_bytes, "gradients, in a step, of each rank"),
+        (
+            "Read from storage",
+            result.storage_read_bytes,
+            "all ranks; the page cache had the rest",
+        ),
+    ):
+        if n_bytes is not None:
+            facts.append(Fact(label, amount(n_bytes / 1e6, "MB"), note))
     return facts
 
 

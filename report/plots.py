@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
@@ -15,8 +16,18 @@ from ..config.plan import build_plan
 from ..config.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart, thinned
-from .published import standing_of
+from .charts import (
+    COLOURS,
+    DOTS_UP_TO,
+    LARGEST,
+    Series,
+    draw_lines,
+    finish,
+    page_chart,
+    thinned,
+)
+from .norms import NORM_RATIO, norm_ratios
+from .published import published_curves, standing_of
 from .run_folder import Subject
 from .run_summary import RunSummary
 
@@ -69,20 +80,26 @@ def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
 def _overlaid(
     subjects: Subjects,
     find: Callable[[Subject], Sequence[Points]],
+    references: Mapping[str, Sequence[Points]] | None = None,
     **choices: Any,
 ) -> Draw | None:
-    """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them."""
+    """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them, and
+    dashed `references`."""
     lines: dict[str, list[Points]] = {}
     count = 0
     for name, subject in subjects:
         of_subject = find(subject)
         lines.setdefault(name, []).extend(of_subject)
         count += sum(map(len, of_subject))
+    series = [Series(*line) for line in lines.items()]
+    for label, runs in (references or {}).items():
+        count += sum(map(len, runs))
+        series.append(Series(label, runs, is_reference=True))
     if count < 2:  # a point is a number
         return None
     return partial(
         draw_lines,
-        series=[Series(*line) for line in lines.items()],
+        series=series,
         **choices,
     )
 
@@ -103,6 +120,17 @@ def _curves(
     return curves
 
 
+def _references(subjects: Subjects, low: float = 0.0) -> dict[str, list[Points]]:
+    """The published curves of the subjects' presets, from an accuracy on."""
+    references: dict[str, list[Points]] = {}
+    for _, subject in subjects:
+        for curve in published_curves(subject):
+            references[curve.label] = [
+                [point for point in run if point[1] >= low] for run in curve.runs
+            ]
+    return references
+
+
 def _accuracy(
     subjects: Subjects,
     by: str,
@@ -113,6 +141,7 @@ def _accuracy(
     return _overlaid(
         subjects,
         partial(_curves, by=by),
+        _references(subjects) if by == "epoch" else None,
         x_label=x_label,
         marks=list(map(_mark, targets)),
         y_limits=(0, None),
@@ -152,6 +181,7 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     return _overlaid(
         subjects,
         find,
+        _references(subjects, low),
         x_label="epoch",
         marks=[_mark(target)],
         y_limits=(low, max(best, target) + _ABOVE_BEST),
@@ -287,6 +317,46 @@ def _phases(subjects: Subjects) -> Draw | None:
     return draw
 
 
+def _norms_by_layer(subjects: Subjects) -> Draw | None:
+    """The ratio of the norms of each layer of the first subject, at the first, the middle and the
+    last step that has them."""
+    rows = norm_ratios(subjects[0][1].folder.records(NORM_RATIO))
+    if not rows:
+        return None
+    chosen = {row.step: row for row in (rows[0], rows[len(rows) // 2], rows[-1])}
+    lines = {f"step {step:g}": row.by_layer for step, row in chosen.items()}
+    layers = range(1, 1 + max(map(len, lines.values())))
+    return partial(_logarithmic, x=layers, lines=lines, x_label="layer, first to last")
+
+
+def _norms_by_step(subjects: Subjects) -> Draw | None:
+    """The largest, the median and the smallest of these ratios, by step."""
+    rows = norm_ratios(subjects[0][1].folder.records(NORM_RATIO))
+    if len(rows) < 2:
+        return None
+    lines = {
+        "largest": [max(row.numbers) for row in rows],
+        "median": [median(row.numbers) for row in rows],
+        "smallest": [min(row.numbers) for row in rows],
+    }
+    steps = [row.step for row in rows]
+    return partial(_logarithmic, x=steps, lines=lines, x_label="step")
+
+
+def _logarithmic(
+    axes: Axes,
+    x: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    x_label: str,
+) -> None:
+    for name, line in lines.items():
+        marker = "o" if len(line) <= DOTS_UP_TO else ""
+        axes.plot(x[: len(line)], line, marker=marker, ms=2, lw=1, label=name)
+    axes.set_yscale("log")
+    axes.set_xlabel(x_label)
+    finish(axes)
+
+
 CHARTS = (
     Chart(
         "accuracy",
@@ -319,6 +389,8 @@ CHARTS = (
         "mean of ranks",
         partial(_logged, key="loss", least=None),
     ),
+    Chart("norms", "Norm ratio by layer", "|w| / |g|", _norms_by_layer),
+    Chart("norms", "Norm ratio by step", "|w| / |g|, over the layers", _norms_by_step),
     Chart("step", "Phases of a step", "ms, rank 0", _phases),
     Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
     Chart("schedule", "Momentum", "as run", partial(_logged, key="momentum")),

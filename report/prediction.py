@@ -7,30 +7,77 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..scaling.predict import Prediction, curve
+from ..scaling.layer_table import backward_fraction
+from ..scaling.predict import Prediction, curve, strong_curve
 from .charts import COLOURS, INK, finish, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
-    """Name, prediction, 90 % interval."""
+def summary_rows(answer: Prediction) -> list[tuple[str, str, str, str]]:
+    """Name, prediction, 90 % interval, what it is."""
     step_low, step_high = (value * 1e3 for value in answer.step_interval_s)
     step = f"{answer.step.total_s * 1e3:.2f} ms"
     epochs = "{:.0f} to {:.0f}".format(*answer.epochs_interval)
-    return [
-        ("step", step, f"{step_low:.2f} to {step_high:.2f} ms"),
-        ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
-        ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
-        ("allreduce", answer.step.allreduce or "none", ""),
-        ("epochs", f"{answer.epochs:g}", epochs),
-        ("time to train", f"{answer.run.total_s:.1f} s", _interval(answer)),
+    groups = f"of each rank a step, in groups by {answer.job.plan.groups}"
+    if answer.job.plan.groups_by == "what-if":
+        groups += ", a what-if"
+    rows = [
+        ("step", step, f"{step_low:.2f} to {step_high:.2f} ms", ""),
+        ("training rate", f"{answer.images_per_s:,.0f} images/s", "", ""),
+        ("efficiency", percent(answer.efficiency), "", "of computation alone"),
     ]
+    if answer.node_efficiency is not None:
+        of_node = percent(answer.node_efficiency, digits=2)
+        rows.append(("", of_node, "", "of one node with as many images on each"))
+    allreduce = answer.step.allreduce or "none"
+    sent = f"{answer.gradient_bytes / 1e6:.1f} MB"
+    rows += [
+        ("MFU", _mfu(answer), "", f"{answer.training_flops:.3g} FLOP in the run"),
+        ("allreduce", allreduce, "", answer.job.plan.note),
+        ("gradients", sent, "", groups),
+        ("epochs", f"{answer.epochs:g}", epochs, _why_epochs(answer)),
+        ("time to train", seconds(answer.run.total_s), _interval(answer), ""),
+        (
+            "initialisation",
+            seconds(answer.machine.performance.init_s),
+            "",
+            "before the clock, not in the time to train",
+        ),
+        ("cost", _cost(answer), "", "with initialisation"),
+    ]
+    return rows
+
+
+def _cost(answer: Prediction) -> str:
+    unit = "GPU" if answer.job.system.device == "gpu" else "rank"
+    return f"{answer.gpu_hours:,.1f} {unit}-hours"
+
+
+def _mfu(answer: Prediction) -> str:
+    return "unknown" if answer.mfu is None else percent(answer.mfu)
+
+
+def _why_epochs(answer: Prediction) -> str:
+    if answer.job.epochs is not None:
+        return "given"
+    note = f"published runs needed {answer.epochs_needed:.1f}"
+    if answer.job.offset is None:
+        return note
+    return f"{note}; the config evaluates every {answer.job.period}"
+
+
+def percent(share: float, *, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def seconds(time_s: float) -> str:
+    return f"{time_s:,.1f} s"
 
 
 def _interval(answer: Prediction) -> str:
-    return "{:.1f} to {:.1f} s".format(*answer.time_interval_s)
+    return "{:,.1f} to {:,.1f} s".format(*answer.time_interval_s)
 
 
 def share_rows(
@@ -40,7 +87,7 @@ def share_rows(
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
-        (_words(name), f"{value:.3f} {unit}", f"{value / total:.1%}")
+        (_words(name), f"{value:,.3f} {unit}", percent(value / total))
         for name, value in parts.items()
         if value
     ]
@@ -72,11 +119,11 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
             (
                 str(batch),
                 f"{job.gpus * batch:,}",
-                job.groups or "config's",
-                job.algorithm or "auto",
+                job.plan.groups,
+                job.plan.algorithm,
                 f"{answer.step.total_s * 1e3:.2f} ms",
                 f"{answer.epochs:g}",
-                f"{answer.run.total_s:.1f} s",
+                seconds(answer.run.total_s),
                 _interval(answer),
             )
         )
@@ -84,16 +131,26 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
 
 
 def write_plot(answer: Prediction, path: Path) -> None:
-    """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
+    """One figure: the curves over GPUs, the step over GPUs, and the overlap in one step."""
     figure, (time, parts, overlap) = new_panels(3, 5.6)
+    job = answer.job
     points = curve(answer)
     gpus = [point.job.gpus for point in points]
     efficiency = [100 * point.efficiency for point in points]
-    _time(points, gpus, time, "GPUs")
+    _time(points, gpus, time, "GPUs", f"weak scaling: {job.batch} images on each")
+    strong = strong_curve(answer)
+    time.plot(
+        [point.job.gpus for point in strong],
+        [point.run.total_s for point in strong],
+        "^:",
+        ms=4,
+        color="C2",
+        label=f"strong scaling: {job.global_batch_size:,} images in all",
+    )
     finish(time, beside=_beside(time, gpus, efficiency, "efficiency", ", %"))
     _step_parts(points, parts)
-    _overlap(answer, overlap)
-    figure.suptitle(f"{answer.job.name}, {answer.job.gpus} x {answer.phases[0].batch}")
+    draw_overlap(answer, overlap)
+    figure.suptitle(job.name)
     save(figure, path)
 
 
@@ -102,7 +159,7 @@ def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
     figure, (time, step) = new_panels(2, 5.6)
     by_batch = sorted(answers, key=lambda answer: answer.phases[0].batch)
     batches = [answer.phases[0].batch for answer in by_batch]
-    _time(by_batch, batches, time, "images a GPU")
+    _time(by_batch, batches, time, "images a GPU", "time to train")
     finish(time)
     step_ms = [answer.step.total_s * 1e3 for answer in by_batch]
     step.semilogx(batches, step_ms, "o-", ms=4, label="step")
@@ -120,6 +177,7 @@ def _time(
     across: Sequence[int],
     axes: Axes,
     label: str,
+    name: str,
 ) -> None:
     times_s = [point.run.total_s for point in points]
     intervals_s = [point.time_interval_s for point in points]
@@ -129,7 +187,7 @@ def _time(
         times_s,
         "o-",
         ms=4,
-        label="time to train",
+        label=name,
     )
     axes.fill_between(
         across,
@@ -186,7 +244,7 @@ def _step_parts(
             )
             bottom = list(map(add, bottom, heights))
     axes.set(
-        title="Where a step goes",
+        title="Where a step goes, by GPUs",
         xlabel="GPUs",
         ylabel="ms",
     )
@@ -199,47 +257,53 @@ def _colours(answer: Prediction) -> dict[str, str]:
     return dict(zip(answer.step.parts, COLOURS, strict=False))
 
 
-def _overlap(
+def draw_overlap(
     answer: Prediction,
     axes: Axes,
 ) -> None:
-    """Groups of gradients on the network while backward goes on; `|`: when each is ready."""
+    """Groups of gradients on the network while backward goes on; `|`: when each is ready. The bars
+    of computation are the parts of the step's table: launches of forward and of backward stand
+    behind each, though they are spread over it."""
     step = answer.step
-    forward = (step.forward_s + step.launch_s * 0.35) * 1e3
-    ready_s = [group.ready_s for group in step.groups]
-    end = max(ready_s, default=step.backward_s) * 1e3
     colours = _colours(answer)
-    axes.barh(
-        "compute",
-        forward,
-        color=colours["forward_s"],
-        label="forward",
-    )
-    axes.barh(
-        "compute",
-        end,
-        left=forward,
-        color=colours["backward_s"],
-        label="backward",
-    )
+    share = backward_fraction()
+    ends_ms = [0.0]
+    drawn = set()
+    for name, part_s in (
+        ("forward_s", step.forward_s),
+        ("launch_s", (1 - share) * step.launch_s),
+        ("backward_s", step.backward_s),
+        ("launch_s", share * step.launch_s),
+        ("exposed_s", step.exposed_s),
+        ("optimizer_s", step.optimizer_s),
+        ("bn_sync_s", step.bn_sync_s),
+        ("straggler_s", step.straggler_s),
+        ("input_s", step.input_s),
+    ):
+        if part_s:
+            axes.barh(
+                "step",
+                part_s * 1e3,
+                left=ends_ms[-1],
+                color=colours[name],
+                label="_" if name in drawn else _words(name),
+            )
+            drawn.add(name)
+        ends_ms.append(ends_ms[-1] + part_s * 1e3)
+    begin = ends_ms[2]
+    end = ends_ms[4]
     for number, group in enumerate(step.groups):
-        start = forward + group.start_s * 1e3
-        stop = forward + group.end_s * 1e3
+        start = begin + group.start_s * 1e3
         axes.barh(
             "allreduce",
-            stop - start,
+            (group.end_s - group.start_s) * 1e3,
             left=start,
             color=colours["exposed_s"],
             alpha=(0.9, 0.5)[number % 2],
-            label="_" if number else "allreduce, a group a bar",
+            label="_" if number else "allreduce of a group",
         )
-        ready = forward + group.ready_s * 1e3
-        axes.plot(ready, "allreduce", "|", color=INK, ms=14)
-    axes.axvline(
-        forward + end,
-        color=INK,
-        lw=0.8,
-        ls=":",
-    )
-    axes.set(title="One step", xlabel="ms from its start; |: a group is ready")
+        axes.plot(begin + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
+    axes.axvline(end, color=INK, lw=0.8, ls=":", label="end of backward")
+    title = f"One step: {answer.job.gpus:,} x {answer.job.batch}"
+    axes.set(title=title, xlabel="ms from its start; |: a group is ready")
     finish(axes, below=True)

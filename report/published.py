@@ -3,6 +3,7 @@ among those of the same accelerator and count (`scaling/published/mlperf_runs.cs
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,6 +16,7 @@ from ..config.benchmark import IMAGENET_TRAIN_SAMPLES, TARGET_ACCURACY
 from ..config.schema import Run
 from ..logging.places import job_of
 from ..scaling.epochs import read_table
+from .run_folder import Subject
 from .run_summary import RunSummary, median_of
 
 
@@ -123,6 +125,55 @@ def standing_of(
     if not is_benchmark or time_s is None or machine is None:
         return None
     return standing(*machine, time_s)
+
+
+class PublishedCurve(NamedTuple):
+    """The accuracies of published runs by epoch."""
+
+    source: str
+    runs: Sequence[Sequence[tuple[float, float]]]
+
+    @property
+    def label(self) -> str:
+        return f"{self.source}, {len(self.runs)} runs"
+
+
+def published_curves(subject: Subject) -> list[PublishedCurve]:
+    """Those of the preset that the config of a run has or is based on, by its name or the files of
+    its values."""
+    if subject.config is None:
+        return []
+    files = {origin.partition(":")[0] for origin in subject.folder.origins.values()}
+    presets = {subject.config.name, *(Path(file).stem for file in files)}
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in read_table("accuracy_curves.csv"):
+        if fnmatch.filter(presets, row["presets"]):
+            runs = curves.setdefault(row["source"], {})
+            point = float(row["epoch"]), float(row["top1"])
+            runs.setdefault(row["run"], []).append(point)
+    return [PublishedCurve(key, [*runs.values()]) for key, runs in curves.items()]
+
+
+def beside_published(subject: Subject) -> list[str]:
+    """A sentence for each published curve: the accuracies of the last epoch that a run and it
+    have."""
+    if subject.shown is None:
+        return []
+    evaluations = subject.shown.figures.evaluations
+    accuracies = {evaluation.epoch: evaluation.accuracy for evaluation in evaluations}
+    sentences = []
+    for curve in published_curves(subject):
+        epochs = [epoch for epoch, _ in curve.runs[0] if epoch in accuracies]
+        if epochs:
+            last = epochs[-1]
+            published = [
+                top1 for run in curve.runs for epoch, top1 in run if epoch == last
+            ]
+            sentences.append(
+                f"Accuracy {accuracies[last]:.4f} after epoch {last:g}, published "
+                f"{min(published):.4f} to {max(published):.4f} ({curve.label})"
+            )
+    return sentences
 
 
 def _model(accelerator: str) -> tuple[str, str]:

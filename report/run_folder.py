@@ -22,6 +22,7 @@ from ..logging.metrics_read import read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import (
     config_of,
+    is_one_run,
     log_folders,
     no_logs,
     require,
@@ -85,6 +86,12 @@ class Subject(NamedTuple):
         return next(iter([*reached, *self.logs]), None)
 
     @property
+    def is_submission(self) -> bool:
+        """Whether it is judged as a submission: no log, and no run of ours."""
+        is_log = self.files == (self.path,)
+        return not is_log and len(self.files) > 0 and not is_one_run(self.path)
+
+    @property
     def config(self) -> Run | None:
         loaded = self.folder.config
         return loaded.run if loaded else None
@@ -104,33 +111,33 @@ def read_subjects(path: Path) -> list[Subject]:
         )
     if not path.is_dir():
         return [read_folder(path.parent, path)._replace(path=path)]
-    if results_in(path):
-        return [read_folder(path)]
-    runs = run_folders(path)
     folders = log_folders(path)
-    # such as a job whose ranks never started
-    if len(runs) == 1 or (runs and folders == [path]):
-        return [read_folder(runs[-1])]
     if folders != [path]:
         return _readable(folders)
-    if (path / "config.yaml").is_file():
-        return [read_folder(path)]
-    raise no_logs(path)
+    runs = run_folders(path)
+    if runs and not results_in(path):  # a job whose ranks never started
+        return [read_folder(runs[-1])]
+    return [read_folder(path)]
 
 
 def _readable(folders: Iterable[Path]) -> list[Subject]:
-    """The folders that have a log; why the others have none is a note on the first."""
+    """The folders; one without a log that can be read has a note that says why. Raises UserError:
+    none has one."""
     subjects = []
-    notes = []
     for folder in folders:
         try:
             subjects.append(read_folder(folder))
         except UserError as error:
-            notes.extend(str(error).splitlines())
-    if not subjects:
-        raise UserError(*notes)
-    first = subjects[0]
-    subjects[0] = first._replace(notes=(*notes, *first.notes))
+            bare = Subject(
+                path=folder,
+                files=tuple(results_in(folder)),
+                logs=(),
+                folder=RunFolder(folder),
+                notes=tuple(str(error).splitlines()),
+            )
+            subjects.append(bare)
+    if not any(subject.logs for subject in subjects):
+        raise UserError(*(note for subject in subjects for note in subject.notes))
     return subjects
 
 
@@ -166,8 +173,7 @@ def read_folder(
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not logs and (only is not None or not is_run):
-        missing = f"{path}: a log or the config of a run expected, found none"
-        raise UserError(*(notes or [missing]))
+        raise UserError(*(notes or no_logs(path).args))
     return Subject(
         path=path,
         files=tuple(files),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from itertools import product
-from typing import Any
 
 from ..config.errors import UserError
+from .communication import offered_plans
 from .predict import PredictedJob, Prediction, predict
 
 BATCHES = [quarters << octave for octave in range(7) for quarters in (4, 5, 6, 7)]
@@ -22,12 +21,6 @@ GROUPS = (
     "halving(4)",
     "cubic(3)",
 )
-ALGORITHMS = {
-    "gpu": ("ring", "double_tree"),
-    "cpu": ("ring", "recursive_halving_doubling", "recursive_doubling"),
-}
-BETWEEN_NODES = ("torus_2d", "hierarchical")
-"""What Horovod takes for several nodes alone."""
 
 
 def best_of_each_batch(
@@ -39,7 +32,7 @@ def best_of_each_batch(
 
     Args:
         at: the job with so many images on each accelerator.
-        given: fields of `PredictedJob` that are not to be searched, such as `algorithm`.
+        given: what is not to be searched, of algorithm and groups.
 
     Raises UserError: no batch is possible.
     """
@@ -65,16 +58,18 @@ def _ways(
     job: PredictedJob,
     given: Collection[str],
 ) -> Iterator[Prediction]:
-    """Predictions of the job's own groups and algorithm, and of all others that are possible."""
-    yield predict(job)
-    algorithms = ALGORITHMS[job.system.device]
-    if job.gpus > job.system.ranks_per_node:
-        algorithms += BETWEEN_NODES
-    choices = {"groups": GROUPS, "algorithm": algorithms}
-    free = {name: values for name, values in choices.items() if name not in given}
-    for values in product(*free.values()):
-        chosen: dict[str, Any] = dict(zip(free, values, strict=True))
-        yield predict(replace(job, **chosen))
+    """Predictions of all groups, the job's among them, with all algorithms that `rn50 launch`
+    takes, the engine's own choice among them."""
+    plans = [job.plan]
+    if "algorithm" not in given:
+        plans = list(offered_plans(job.plan, job.system, job.gpus))
+    for plan in plans:
+        for groups in dict.fromkeys((plan.groups, *GROUPS)):
+            if groups == plan.groups:
+                yield predict(replace(job, plan=plan))
+            elif "groups" not in given:
+                searched = replace(plan, groups=groups, groups_by="search")
+                yield predict(replace(job, plan=searched))
 
 
 def _time_s(answer: Prediction) -> float:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..config.errors import UserError
-from ..config.machine import System
-from ..config.schema import Run
 from .topology import Link, Topology
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
@@ -71,26 +68,33 @@ def torus_2d(
     return in_rows_s + in_columns_s
 
 
+HOST_BYTES_PER_S = 1.2e10
+"""A GPU's link to its host: PCIe 3.0 x16, assumed."""
+HOST_SUM_S_PER_BYTE = 2e-10
+"""A core of the host adds two vectors in its memory: assumed."""
+STREAM_WAIT_S = 2e-5
+"""Until a thread knows that a stream is done: assumed."""
+
+
 def hierarchical(
     topology: Topology,
     n_bytes: float,
     sides: tuple[int, int],
 ) -> float:
-    """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
+    """The torus with MPI across, as Horovod 0.28.1 does it (NCCLHierarchicalAllreduce).
 
-    Reduce = reduce-scatter + gather to the leader, broadcast = scatter + allgather (van de
-    Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across. Sony's "the
-    same amount of GPU-to-GPU operation as the 2D-Torus" contradicts this by 2(X-1) rounds.
+    NCCL reduce-scatters among the X ranks of a node; each rank waits for its stream, copies its n/X
+    to the host, sums them over Y nodes by MPI_Allreduce (a ring here) and copies them back; NCCL
+    gathers. Jia (2018) sends all n through a leader of each node instead.
     """
-    rows, columns = sides
-    inside = topology.ring(1, columns)
-    leaders = topology.node.inside
-    if topology.nodes > 1:
-        leaders = topology.one_flow()
-    chunk = n_bytes / columns
-    rounds = columns - 1
-    inside_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
-    return inside_s + ring(rows, n_bytes, leaders)
+    _, columns = sides
+    return torus_2d(topology, n_bytes, sides) + host_s(n_bytes / columns)
+
+
+def host_s(n_bytes: float) -> float:
+    """What the sum of `n_bytes` takes longer on the host than on the device."""
+    copies_s = 2 * n_bytes / HOST_BYTES_PER_S
+    return STREAM_WAIT_S + copies_s + n_bytes * HOST_SUM_S_PER_BYTE
 
 
 def double_tree(topology: Topology, n_bytes: float) -> float:
@@ -119,6 +123,8 @@ def double_tree(topology: Topology, n_bytes: float) -> float:
     return fill_s + (chunks - 1) * period_s
 
 
+IN_SWITCHES = "in_switches"
+"""What NCCL may choose; no config can ask for it."""
 SWITCH_LEVELS = 2
 """Leaf and spine: with 64 ports each, 2,048 of them."""
 
@@ -182,74 +188,23 @@ GRIDS = ("torus_2d", "hierarchical")
 
 def parse_algorithm(
     algorithm: str,
-    ranks: int,
+    ranks: int | None = None,
 ) -> tuple[str, tuple[int, int] | None]:
     """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
     unknown algorithm, or a grid that does not hold `ranks`."""
     name, bracket, rest = algorithm.partition("(")
-    if name not in ALGORITHMS or (bracket and name not in GRIDS):
-        raise ValueError(f"one of {', '.join(ALGORITHMS)} expected, found {algorithm}")
+    names = ("auto", *ALGORITHMS)
+    if name not in names or (bracket and name not in GRIDS):
+        raise ValueError(f"one of {', '.join(names)} expected, found {algorithm}")
     if not bracket:
         return name, None
     sides = rest.removesuffix(")").split("x")
     if len(sides) != 2 or not all(map(str.isdecimal, sides)):
         raise ValueError(f"{name}(ROWSxCOLUMNS) expected, found {algorithm}")
     rows, columns = map(int, sides)
-    if rows * columns != ranks:
+    if ranks not in (None, rows * columns):
         raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
     return name, (rows, columns)
-
-
-def with_grid(
-    algorithm: str,
-    system: System,
-    ranks: int,
-    *,
-    any_grid: bool,
-) -> str:
-    """`algorithm` with the grid, rows x columns, on which `ranks` sum by it, if it has one.
-
-    Args:
-        any_grid: the torus may be any, and is the squarest by default (on CPUs); else rows are
-            nodes (Horovod 0.28.1 over NCCL: columns are the ranks of a node).
-
-    Raises:
-        UserError: unknown algorithm, a grid that is not to be had, or one of too few ranks, where
-            Horovod would take another allreduce.
-    """
-    if algorithm == "auto":
-        return algorithm
-    try:
-        name, given = parse_algorithm(algorithm, ranks)
-    except ValueError as error:
-        raise UserError(f"comm.algorithm: {error}") from None
-    if name not in GRIDS:
-        return algorithm
-    sides = grid(ranks)
-    if not any_grid or name == "hierarchical":
-        per_node = min(ranks, system.ranks_per_node)
-        sides = (math.ceil(ranks / per_node), per_node)
-    if given and not any_grid and given != sides:
-        raise UserError(
-            f"comm.algorithm: {name}({sides[0]}x{sides[1]}) on GPUs expected, nodes x ranks of a "
-            f"node, found {algorithm}"
-        )
-    rows, columns = given or sides
-    if rows < 2 or (any_grid and columns < 2):
-        least = "ranks in a grid of at least 2x2" if any_grid else "two nodes or more"
-        raise UserError(
-            f"comm.algorithm: {least} for {algorithm} expected, found {ranks} = {rows}x{columns}"
-        )
-    return f"{name}({rows}x{columns})"
-
-
-def allreduce_of(run: Run) -> str:
-    """`comm.algorithm` with the grid on which the trainer's ranks sum. Raises UserError: they
-    cannot."""
-    system = run.system
-    any_grid = system.device == "cpu"
-    ranks = system.world_size
-    return with_grid(run.comm.algorithm, system, ranks, any_grid=any_grid)
 
 
 def topology_grid(topology: Topology) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..config.machine import Performance
+from ..config.machine import Performance, System
 from .layer_table import resnet50
 
 OPTIMIZER_BYTES_PER_PARAMETER = 26
@@ -84,6 +84,27 @@ def memory_bytes(batch: float, precision: str) -> float:
 def largest_batch(available_bytes: float, precision: str) -> int:
     """Images that a device's memory holds."""
     return max(0, int((available_bytes - _STATE_BYTES) / _image_bytes(precision)))
+
+
+def beyond_memory(
+    key: str,
+    batch: int,
+    system: System,
+    precision: str,
+) -> str | None:
+    """Why the devices of a described machine do not hold `batch` images; None: they do."""
+    about = system.performance
+    if about is None or about.memory_bytes is None:
+        return None
+    most = largest_batch(about.memory_bytes, precision)
+    if batch <= most:
+        return None
+    needed_bytes = memory_bytes(batch, precision)
+    return (
+        f"{key}: at most about {most} images in the {about.memory_bytes / 2**30:.0f} GiB of "
+        f"{system.accelerator} expected, found {batch}, which need about "
+        f"{needed_bytes / 2**30:.1f} GiB"
+    )
 
 
 def _image_bytes(precision: str) -> float:

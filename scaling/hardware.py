@@ -31,9 +31,13 @@ class Machine:
     @property
     def points(self) -> tuple[Point, ...]:
         """What its speed is known from, its data sheet aside."""
+        return self.measured + self.performance.other_points
+
+    @property
+    def measured(self) -> tuple[Point, ...]:
+        """Its own points of this precision."""
         compute: Compute | None = getattr(self.performance, self.precision)
-        others = self.performance.other_points
-        return compute.points + others if compute else others
+        return compute.points if compute else ()
 
     @property
     def has_sheet(self) -> bool:
@@ -85,15 +89,6 @@ def topology_of(
         about.rack_nodes,
         about.oversubscription,
     )
-
-
-def takes_any_grid(system: System) -> bool:
-    """Whether its ranks sum on any grid: ours on CPUs, and accelerators with software of their own
-    for it. On GPUs Horovod's rows are the nodes."""
-    if system.device == "cpu":
-        return True
-    about = system.performance
-    return about is not None and about.square_torus
 
 
 def uses_sheet(about: Performance, precision: str) -> bool:

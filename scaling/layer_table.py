@@ -1,4 +1,4 @@
-"""ResNet-50 v1.5 by layer: gradient bytes, FLOPs, activation bytes, share of a step. Pure.
+"""ResNet v1.5 by layer: gradient bytes, FLOPs, activation bytes, share of a step. Pure.
 
 The shapes are those of the stage table in `train/network/resnet.py` (stride on the 3x3, He et al.,
 1512.03385) in its parameter order: convolution, gamma, beta of each unit; branch before shortcut.
@@ -8,15 +8,15 @@ A test holds both together. FLOPs count a multiply and an add; forward of a 224 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from ..config.benchmark import CROP_PX, IMAGENET_CLASSES
-from ..config.resnet_stages import UNITS
+from ..config.resnet_stages import BASIC, BASIC_DEPTHS, BOTTLENECK, UNITS
+from ..config.schema import Model
 from .groups import gradient_groups
 
-WIDTH = 64
 FLOPS_PER_BYTE = 70.0
 """Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
 convolutions, 0.8 TB/s. Moves shares between layers only, never the length of a step."""
@@ -72,8 +72,10 @@ class Group:
 
 
 @lru_cache
-def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
-    """All 54 layers and 161 tensors of ResNet-50, first layer first."""
+def resnet(
+    model: Model, crop_px: int, classes: int
+) -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
+    """All layers and tensors of a residual network, first layer first."""
     layers: list[Layer] = []
     tensors = []
 
@@ -84,55 +86,68 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
         c_out: int,
         px: int,
         stride: int = 1,
-    ) -> None:
+    ) -> int:
+        """Add the layer; return the height of its output."""
         weights = kernel**2 * c_in * c_out
-        out = (px // stride) ** 2
+        out_px = math.ceil(px / stride)
         number = len(layers)
         layer = Layer(
-            forward_flops=2 * weights * out,
-            activation_elements=out * c_out,
+            forward_flops=2 * weights * out_px**2,
+            activation_elements=out_px**2 * c_out,
             input_elements=c_in * px**2,
         )
         layers.append(layer)
-        norm = name.replace("conv", "bn")
         tensors.append(Tensor(f"{name}_weight", weights, number))
-        tensors.append(Tensor(f"{norm}_gamma", c_out, number))
-        tensors.append(Tensor(f"{norm}_beta", c_out, number))
+        if model.norm == "batch":
+            norm = name.replace("conv", "bn")
+            tensors.append(Tensor(f"{norm}_gamma", c_out, number))
+            tensors.append(Tensor(f"{norm}_beta", c_out, number))
+        return out_px
 
-    channels = WIDTH
-    convolution("conv0", 7, 3, channels, CROP_PX, stride=2)
-    px = CROP_PX // 4
-    for stage, units in enumerate(UNITS[50], start=1):
-        width = WIDTH << (stage - 1)
+    channels = model.width
+    if model.stem == "imagenet":
+        px = convolution("conv0", 7, 3, channels, crop_px, stride=2)
+        px = math.ceil(px / 2)
+    else:
+        px = convolution("conv0", 3, 3, channels, crop_px)
+    block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
+    strided = [kernel for kernel, _ in block].index(3)
+    for prefix, width, stride in _units(model):
+        c_in = channels
+        out_px = px
+        for number, (kernel, multiple) in enumerate(block):
+            out_px = convolution(
+                f"{prefix}_conv{number + 1}",
+                kernel,
+                c_in,
+                width * multiple,
+                out_px,
+                stride if number == strided else 1,
+            )
+            c_in = width * multiple
+        if stride != 1 or channels != c_in:
+            convolution(f"{prefix}_convsc", 1, channels, c_in, px, stride)
+        px = out_px
+        channels = c_in
+    weights = channels * classes
+    dense = len(layers)
+    layers.append(Layer(2 * weights, classes, channels))
+    tensors.append(Tensor("fc_weight", weights, dense))
+    tensors.append(Tensor("fc_bias", classes, dense))
+    return tuple(layers), tuple(tensors)
+
+
+def _units(model: Model) -> Iterator[tuple[str, int, int]]:
+    """(name, width, stride) of each residual unit."""
+    for stage, units in enumerate(UNITS[model.depth], start=1):
         for unit in range(1, units + 1):
             stride = 2 if unit == 1 and stage > 1 else 1
-            prefix = f"stage{stage}_unit{unit}"
-            convolution(f"{prefix}_conv1", 1, channels, width, px)
-            convolution(f"{prefix}_conv2", 3, width, width, px, stride)
-            convolution(
-                f"{prefix}_conv3",
-                1,
-                width,
-                4 * width,
-                px // stride,
-            )
-            if unit == 1:
-                convolution(
-                    f"{prefix}_convsc",
-                    1,
-                    channels,
-                    4 * width,
-                    px,
-                    stride,
-                )
-            px = px // stride
-            channels = 4 * width
-    weights = channels * IMAGENET_CLASSES
-    dense = len(layers)
-    layers.append(Layer(2 * weights, IMAGENET_CLASSES, channels))
-    tensors.append(Tensor("fc_weight", weights, dense))
-    tensors.append(Tensor("fc_bias", IMAGENET_CLASSES, dense))
-    return tuple(layers), tuple(tensors)
+            yield f"stage{stage}_unit{unit}", model.width << (stage - 1), stride
+
+
+def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
+    """All 54 layers and 161 tensors of ResNet-50 v1.5 at 224 px."""
+    return resnet(Model(), CROP_PX, IMAGENET_CLASSES)
 
 
 def _convolution_cost(layer: Layer) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
@@ -14,19 +15,22 @@ from ..config.benchmark import (
     RESNET50_TENSORS,
     TARGET_ACCURACY,
 )
+from ..config.engines import Family
 from ..config.errors import UserError
 from ..config.machine import System
 from ..config.plan import build_plan
-from ..config.schema import Run
+from ..config.schema import Data, Model, Run
 from ..config.values import MOST_EPOCHS
-from .cost import with_grid
+from .communication import Communication, at_size, plan_of_any, plan_own, what_if
 from .epochs import LEVEL_SIGMAS, Epochs, epochs_to_target, evaluations, stop_epoch
 from .fit import build
-from .gpu import SIGMA_POINT, largest_batch, memory_bytes
+from .gpu import SIGMA_POINT, beyond_memory
 from .groups import gradient_groups
-from .hardware import Machine, as_measured, takes_any_grid
+from .hardware import Machine, as_measured
+from .layer_table import wire_groups
 from .step import Step, step_time
 from .train_time import Phase, TrainTime, steps_per_epoch, train_time
+from .work import training_flops, utilisation
 
 SIGMA_MODEL = 0.036
 """Relative error of a step near its calibration: vendors with the same parts differ by as much."""
@@ -51,6 +55,10 @@ CURVE_IMAGES = 200_000
 """The largest global batch of a scaling curve beyond the asked one."""
 
 
+_FLOPS_PER_IMAGE = training_flops(Model(), Data()) or 0
+"""Of ResNet-50 at 224 px."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """Epochs from `first_epoch` (1-based) on with one batch."""
@@ -69,9 +77,8 @@ class PredictedJob:
     system: System
     gpus: int
     segments: tuple[Segment, ...]
+    plan: Communication
     epochs: float | None = None
-    groups: str | None = None
-    algorithm: str | None = None
     precision: str = "fp16"
     ruleset: str = "4.0.0"
     period: int = EVAL_PERIOD_EPOCHS
@@ -98,8 +105,17 @@ class PredictedJob:
             machine,
             self.gpus,
             batch,
-            groups=self.groups,
-            algorithm=self.algorithm,
+            groups=self.plan.groups,
+            algorithms=self.plan.priced,
+        )
+
+    def at_size(self, gpus: int, batch: int) -> PredictedJob:
+        """The same way of training on another number of accelerators."""
+        return replace(
+            self,
+            gpus=gpus,
+            segments=_one_batch(gpus, batch),
+            plan=at_size(self.plan, self.system, gpus),
         )
 
 
@@ -113,6 +129,8 @@ class Prediction:
     phases: tuple[Phase, ...]
     run: TrainTime
     epochs: float
+    epochs_needed: float
+    """By published runs, before the next evaluation."""
     epochs_interval: tuple[float, float]
     evaluations: int
     step_interval_s: tuple[float, float]
@@ -130,10 +148,42 @@ class Prediction:
         return self.machine.compute_s(self.job.batch) / self.step.total_s
 
     @property
+    def node_efficiency(self) -> float | None:
+        """A step of one node over the step, with as many images on each accelerator, as Sony
+        defines it. None: there is one node."""
+        per_node = self.job.system.ranks_per_node
+        if self.job.gpus <= per_node:
+            return None
+        node = self.job.at_size(per_node, self.job.batch)
+        return node.step(self.machine, node.batch).total_s / self.step.total_s
+
+    @property
+    def training_flops(self) -> float:
+        """FLOPs of the run; evaluations are not counted."""
+        return _FLOPS_PER_IMAGE * IMAGENET_TRAIN_SAMPLES * self.epochs
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation; None: the peak is not known."""
+        job = self.job
+        flops_per_s = _FLOPS_PER_IMAGE * self.images_per_s
+        return utilisation(flops_per_s, job.gpus, job.system, job.precision)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of each rank, in a step."""
+        return sum(group.n_bytes for group in wire_groups("single", self.job.precision))
+
+    @property
+    def gpu_hours(self) -> float:
+        """What the run occupies, its initialisation included."""
+        run_s = self.machine.performance.init_s + self.run.total_s
+        return self.job.gpus * run_s / 3600
+
+    @property
     def measured(self) -> bool:
-        """Is the time of such software known? Else its bytes alone are."""
-        machine = self.machine
-        return machine.performance.bytes_per_image is None or not machine.has_sheet
+        """Is the time of such software on such a machine known from measurements?"""
+        return bool(self.machine.measured)
 
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
@@ -172,14 +222,21 @@ class Prediction:
                 round(value * 1e3, 4) for value in self.step_interval_s
             ],
             "epochs": self.epochs,
+            "epochs_needed": round(self.epochs_needed, 2),
             "epochs_interval": [round(value, 1) for value in self.epochs_interval],
             "evaluations": self.evaluations,
             "steps_per_epoch": self.phases[0].steps_per_epoch,
             "global_batch_size": self.job.global_batch_size,
             "allreduce": step.allreduce,
+            "communication": self.job.plan.to_dict(),
             "gpus": self.job.gpus,
             "batch_per_gpu": self.job.batch,
             "efficiency": round(self.efficiency, 4),
+            "node_efficiency": self.node_efficiency and round(self.node_efficiency, 4),
+            "training_flops": self.training_flops,
+            "mfu": self.mfu and round(self.mfu, 4),
+            "gradient_bytes_per_step": self.gradient_bytes,
+            "gpu_hours": round(self.gpu_hours, 3),
             "system": self.job.name,
             "precision": self.job.precision,
             "init_s": self.machine.performance.init_s,
@@ -203,9 +260,14 @@ def job_of_system(
     system: System,
     gpus: int,
     batch: int,
+    *,
+    algorithm: str | None = None,
+    groups: str | None = None,
+    mpi: Family | None = None,
     **choices: Any,
 ) -> PredictedJob:
-    """A job of constant batch. Raises UserError where the numbers make no run."""
+    """A job of constant batch by the machine's own software. Raises UserError where the numbers
+    make no run."""
     if gpus > MAX_GPUS:
         raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
     if gpus * batch > IMAGENET_TRAIN_SAMPLES:
@@ -220,7 +282,8 @@ def job_of_system(
             f"{gpus // per_node * per_node}, found {gpus}"
         )
     segments = _one_batch(gpus, batch)
-    return _checked(PredictedJob(name, system, gpus, segments, **choices))
+    plan = what_if(plan_own(system, gpus, mpi), system, gpus, algorithm, groups)
+    return _checked(PredictedJob(name, system, gpus, segments, plan, **choices))
 
 
 def _one_batch(
@@ -230,9 +293,23 @@ def _one_batch(
     return (Segment(1, gpus, batch, steps_per_epoch(gpus, batch)),)
 
 
-def job_of_config(run: Run, **choices: Any) -> PredictedJob:
-    """The job a config describes, its batch schedule included. Raises UserError: another network
-    than ResNet-50, another data set, or contradictions."""
+def job_of_config(
+    run: Run,
+    *,
+    algorithm: str | None = None,
+    groups: str | None = None,
+    mpi: Family | None = None,
+    **choices: Any,
+) -> PredictedJob:
+    """The job a config describes, its batch schedule included, as `rn50 launch` runs it.
+
+    Args:
+        algorithm: a what-if in place of the config's, and so is `groups`.
+        mpi: the one that Horovod was linked to.
+
+    Raises UserError: another network than ResNet-50, another data set, an allreduce that no launch
+    takes, or contradictions.
+    """
     check_network(run, run.name)
     if run.data.train_samples != IMAGENET_TRAIN_SAMPLES:
         raise UserError(
@@ -254,15 +331,12 @@ def job_of_config(run: Run, **choices: Any) -> PredictedJob:
         segments.append(constant)
     settings: dict[str, Any] = {
         "system": run.system,
-        "groups": run.comm.groups,
         "precision": precision_of(run, run.system),
         "ruleset": run.ruleset,
         "period": run.eval.period,
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
     }
-    if run.comm.algorithm != "auto":
-        settings["algorithm"] = run.comm.algorithm
     if (
         run.division == "open"
         or len(segments) > 1
@@ -272,10 +346,12 @@ def job_of_config(run: Run, **choices: Any) -> PredictedJob:
     for name, choice in choices.items():
         if choice is not None:
             settings[name] = choice
+    communication = plan_of_any(run, mpi)
     job = PredictedJob(
         run.system.name,
         gpus=plan.ranks,
         segments=tuple(segments),
+        plan=what_if(communication, run.system, plan.ranks, algorithm, groups),
         **settings,
     )
     return _checked(job)
@@ -360,6 +436,7 @@ def predict(
         evals,
         job.gpus,
         bn_average=job.bn_average,
+        algorithms=job.plan.priced,
     )
     sigma = step_sigma(machine, job.gpus, job.batch, step.total_s)
     spread = 1 + LEVEL_SIGMAS * sigma
@@ -370,6 +447,7 @@ def predict(
         phases=phases,
         run=run,
         epochs=epochs,
+        epochs_needed=known.expected,
         epochs_interval=(known.low, known.high),
         evaluations=evals,
         step_interval_s=(step.total_s / spread, step.total_s * spread),
@@ -412,13 +490,22 @@ def curve(answer: Prediction) -> list[Prediction]:
             counts.add(count)
     points = []
     for count in sorted(counts):
-        scaled = replace(
-            job,
-            gpus=count,
-            epochs=job.epochs if count == job.gpus else None,
-            segments=_one_batch(count, job.batch),
-        )
-        points.append(predict(scaled))
+        epochs = job.epochs if count == job.gpus else None
+        points.append(predict(replace(job.at_size(count, job.batch), epochs=epochs)))
+    return points
+
+
+def strong_curve(answer: Prediction) -> list[Prediction]:
+    """The same global batch and epochs on fewer and on more GPUs, as far as they hold it in equal
+    shares."""
+    job = answer.job
+    images = job.gpus * job.batch
+    points = []
+    for count in [point.job.gpus for point in curve(answer)]:
+        if images % count == 0:
+            scaled = replace(job.at_size(count, images // count), epochs=answer.epochs)
+            with suppress(UserError):
+                points.append(predict(_checked(scaled)))
     return points
 
 
@@ -468,33 +555,16 @@ def _phases(
     return tuple(phases)
 
 
-def _check_memory(job: PredictedJob) -> None:
-    """Raises UserError: a batch that no such device holds."""
-    about = job.system.performance
-    if about is None or about.memory_bytes is None:
-        return
-    largest = max(segment.batch for segment in job.segments)
-    needed = memory_bytes(largest, job.precision)
-    if needed > about.memory_bytes:
-        most = largest_batch(about.memory_bytes, job.precision)
-        raise UserError(
-            f"--batch-per-gpu (batch.per_rank): at most about {most} images in the "
-            f"{about.memory_bytes / 2**30:.0f} GiB of a {job.system.accelerator} expected, "
-            f"found {largest}, which need about {needed / 2**30:.1f} GiB"
-        )
-
-
 def _checked(job: PredictedJob) -> PredictedJob:
-    """`job`, its memory, epochs, grouping and algorithm proved to exist."""
-    _check_memory(job)
+    """`job`, its memory, epochs and grouping proved to exist."""
+    largest = max(segment.batch for segment in job.segments)
+    refusal = beyond_memory("--batch-per-gpu", largest, job.system, job.precision)
+    if refusal:
+        raise UserError(refusal)
     if job.epochs is not None and not 1 <= job.epochs <= MOST_EPOCHS:
         raise UserError(f"--epochs: 1 to {MOST_EPOCHS} expected, found {job.epochs:g}")
-    if job.groups is not None:
-        try:
-            gradient_groups(job.groups, [1] * RESNET50_TENSORS)
-        except ValueError as error:
-            raise UserError(f"--groups: {error}") from None
-    if job.algorithm is not None:
-        any_grid = takes_any_grid(job.system)
-        with_grid(job.algorithm, job.system, job.gpus, any_grid=any_grid)
+    try:
+        gradient_groups(job.plan.groups, [1] * RESNET50_TENSORS)
+    except ValueError as error:
+        raise UserError(f"--groups: {error}") from None
     return job

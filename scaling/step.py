@@ -7,15 +7,14 @@ step = max(compute + exposed + launches + synchronised batch norm + stragglers, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from ..config.errors import UserError
-from .cost import allreduce, in_switches, with_grid
+from .communication import own_algorithms
+from .cost import IN_SWITCHES, allreduce, in_switches
 from .gpu import update_s
-from .hardware import Machine, takes_any_grid, topology_of
+from .hardware import Machine, topology_of
 from .layer_table import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
 
 PAUSE_S = 0.1
@@ -72,9 +71,10 @@ def step_time(
     batch: int,
     *,
     groups: str | None = None,
-    algorithm: str | None = None,
+    algorithms: Sequence[str] = (),
 ) -> Step:
-    """One step of `gpus` ranks with `batch` images each; None takes the system's own choice."""
+    """One step of `gpus` ranks with `batch` images each. Groups and the algorithms of which the
+    fastest counts (`Communication.priced`) are by default those of the machine's own software."""
     about = machine.performance
     growing = machine.growing_s(batch)
     optimizer = min(machine.fixed_s, update_s(about))
@@ -85,7 +85,7 @@ def step_time(
         machine,
         gpus,
         wire_groups(groups or about.groups, machine.precision),
-        algorithm or about.algorithm,
+        algorithms or own_algorithms(machine.system, about, gpus),
         backward,
         share * launch,
     )
@@ -111,25 +111,26 @@ def step_time(
 
 
 def group_cost_s(
-    machine: Machine, gpus: int, n_bytes: float, algorithm: str
+    machine: Machine,
+    gpus: int,
+    n_bytes: float,
+    algorithms: Iterable[str],
 ) -> tuple[str, float]:
-    """(algorithm, seconds) of one allreduce; auto: what NCCL would pick, a ring, two trees or the
-    switches."""
-    if algorithm == "auto":
-        choices = [
-            group_cost_s(machine, gpus, n_bytes, name)
-            for name in ("ring", "double_tree")
-        ]
-        topology = topology_of(machine, gpus, tree=True)
-        if machine.performance.switches_reduce and topology.nodes > 1:
-            choices.append(("in_switches", in_switches(topology, n_bytes)))
-        return min(choices, key=lambda choice: choice[1])
+    """(algorithm, seconds) of one allreduce: the fastest of several."""
     costs_s = []
-    for ranks in _counts(machine, gpus, algorithm):
-        topology = topology_of(machine, ranks, tree=algorithm == "double_tree")
-        name = as_run(machine, ranks, algorithm)
-        costs_s.append(allreduce(name, topology, n_bytes))
-    return as_run(machine, gpus, algorithm), min(costs_s)
+    for name in algorithms:
+        tree = name in ("double_tree", IN_SWITCHES)
+        if name == IN_SWITCHES:
+            topology = topology_of(machine, gpus, tree=tree)
+            if topology.nodes > 1:
+                costs_s.append((name, in_switches(topology, n_bytes)))
+            continue
+        of_counts_s = [
+            allreduce(name, topology_of(machine, ranks, tree=tree), n_bytes)
+            for ranks in _counts(machine, gpus, name)
+        ]
+        costs_s.append((name, min(of_counts_s)))
+    return min(costs_s, key=lambda cost: cost[1])
 
 
 def _counts(
@@ -145,20 +146,6 @@ def _counts(
         return (gpus,)
     per_node = min(gpus, machine.system.ranks_per_node)
     return gpus, (1 << nodes.bit_length()) * per_node
-
-
-def as_run(
-    machine: Machine,
-    gpus: int,
-    algorithm: str,
-) -> str:
-    """`algorithm` with its grid; one that the ranks cannot have (a scaling curve) is left out."""
-    system = machine.system
-    name = algorithm.partition("(")[0]
-    for choice in (algorithm, name):
-        with suppress(UserError):
-            return with_grid(choice, system, gpus, any_grid=takes_any_grid(system))
-    return name
 
 
 def straggler_s(
@@ -214,7 +201,7 @@ def _communicate(
     machine: Machine,
     gpus: int,
     groups: Iterable[Group],
-    algorithm: str,
+    algorithms: Sequence[str],
     growing_s: float,
     fixed_s: float,
 ) -> tuple[tuple[GroupTimes, ...], float]:
@@ -230,7 +217,7 @@ def _communicate(
     free_s = 0.0
     times = []
     for group in groups:
-        name, sum_s = group_cost_s(machine, gpus, group.n_bytes, algorithm)
+        name, sum_s = group_cost_s(machine, gpus, group.n_bytes, algorithms)
         ready_s = group.ready * growing_s + group.ready_fixed * fixed_s
         start_s = max(free_s, ready_s)
         free_s = start_s + (sum_s + machine.performance.launch_s)

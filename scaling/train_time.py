@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
+from .communication import own_algorithms
 from .hardware import Machine
 from .step import group_cost_s
 
@@ -37,7 +38,7 @@ class TrainTime:
 
     startup_s: float
     """run_start to the first epoch: iterators, the first touch of the data."""
-    first_epoch_s: float
+    first_epoch_excess_s: float
     """What the first epoch takes longer: reading what later epochs find cached."""
     training_s: float
     bn_statistics_s: float
@@ -64,10 +65,12 @@ def train_time(
     gpus: int,
     *,
     bn_average: bool = True,
+    algorithms: Sequence[str] = (),
 ) -> TrainTime:
     """All clocks of a run on `gpus` ranks that evaluates `evals` times.
 
-    `bn_average`: batch-norm statistics are averaged over the ranks before each evaluation.
+    `bn_average`: batch-norm statistics are averaged over the ranks before each evaluation, by the
+    fastest of `algorithms` (default: the machine's own).
     """
     about = machine.performance
     nodes = math.ceil(gpus / machine.system.ranks_per_node)
@@ -75,12 +78,13 @@ def train_time(
     reading_s = DATASET_BYTES / nodes / about.read_bytes_per_s
     statistics_s = 0.0
     if bn_average and gpus > 1:
+        algorithms = algorithms or own_algorithms(machine.system, about, gpus)
         _, statistics_s = group_cost_s(
-            machine, gpus, BATCH_NORM_STATISTICS_BYTES, about.algorithm
+            machine, gpus, BATCH_NORM_STATISTICS_BYTES, algorithms
         )
     return TrainTime(
         startup_s=about.startup_s,
-        first_epoch_s=about.first_epoch_s + max(0.0, reading_s - epoch_s),
+        first_epoch_excess_s=about.first_epoch_s + max(0.0, reading_s - epoch_s),
         training_s=math.fsum(p.epochs * p.steps_per_epoch * p.step_s for p in phases),
         bn_statistics_s=evals * statistics_s,
         evaluation_s=evals * evaluation_s(machine, gpus),

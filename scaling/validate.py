@@ -16,6 +16,7 @@ import numpy as np
 
 from ..config.load import load, load_system
 from ..config.machine import Performance, Point, System
+from .communication import plan_own
 from .epochs import read_table
 from .fit import build
 from .gpu import SHEET, Sheet, update_s
@@ -30,7 +31,7 @@ SCALING_TABLES = "scaling_tables.csv"
 ALGORITHM_OF_VARIANT = {
     "flat ring allreduce": "ring",
     "hierarchical allreduce": "hierarchical",
-    "2D-Torus 48x72": "torus_2d(48x72)",  # the only grid of Sony's Table 6 that is not the squarest
+    "2D-Torus 48x72": "torus_2d(48x72)",  # the only grid of Sony's Table 4 that is not the squarest
 }
 
 # Horovod PR 542 names no batch: that at which one V100 has its rate (DeepLearningExamples, fp32).
@@ -41,7 +42,7 @@ UNNAMED_EPOCHS = 90.0
 
 SCORED_RUNS = 5
 
-# Total time of runs with batch-size control, target 0.75 (Mikami et al., Tables 3 and 5).
+# Sony's five runs, three of them with batch-size control (Mikami et al., Tables 3 and 5).
 SONY_RUNS_S = {
     "sony_1024": 505.0,
     "sony_2176": 224.0,
@@ -66,7 +67,7 @@ KNOWN_REASONS = {
     "sony_2176": "earlier software",
     "Sony sony_": "what its clock starts and stops at is not said",
     "Horovod": "network, GPU and batch not named",
-    "abci_2048xV100_mxnet": "one of ABCI's points is this run's rate divided by its efficiency",
+    "abci_2048xV100_mxnet": "one of ABCI's points is April's rate divided by this efficiency",
     "akiba_2017": "MN-1's only point is this run's rate divided by its efficiency",
     "fujitsu_2019": "epochs not published: 90 assumed; its rate is a lower bound",
     "ying_2018": "software before v0.6; epochs not published: 90 assumed",
@@ -203,18 +204,14 @@ def _table_runs() -> Iterator[Published]:
         if row["machine"]:
             precision = row["precision"].replace("bf16", "fp16")
             algorithm = ALGORITHM_OF_VARIANT.get(row["variant"])
-            job = _job(row, _system(row["machine"]))
+            job = _job(row, _system(row["machine"]), algorithm=algorithm)
             images = job.gpus * job.batch
             images_per_s = float(row["images_per_s"] or "inf")
             step_ms = row["ms_per_step"] or images / images_per_s * 1e3
             yield Published(
                 source=row["table"],
                 name=f"{row['table']} {row['system']} {precision} {row['variant']}",
-                job=replace(
-                    job,
-                    precision=precision,
-                    algorithm=algorithm,
-                ),
+                job=replace(job, precision=precision),
                 step_ms=float(step_ms),
                 time_s=float(row["time_to_train_s"] or 0),
             )
@@ -223,6 +220,7 @@ def _table_runs() -> Iterator[Published]:
 def _job(
     row: dict[str, str],
     system: System,
+    algorithm: str | None = None,
 ) -> PredictedJob:
     batch = row["batch_per_accelerator"] or UNNAMED_BATCH
     return job_of_system(
@@ -231,6 +229,7 @@ def _job(
         int(row["n_accelerators"]),
         int(batch),
         epochs=_epochs(row["epochs"]),
+        algorithm=algorithm,
     )
 
 
@@ -248,16 +247,16 @@ def _epochs(runs: str) -> float:
 
 
 def _sony_runs() -> Iterator[Published]:
-    """Whole runs with a batch schedule: the presets on Sony's stack."""
+    """Whole runs with a batch schedule: the presets on Sony's stack, by its own allreduce."""
     stack = _system("abci_nnl")
     for preset, time_s in SONY_RUNS_S.items():
         run = load(preset).run
         system = stack.model_copy(update={"nodes": run.system.nodes})
-        job = job_of_config(run.model_copy(update={"system": system}), groups="single")
+        job = job_of_config(run.model_copy(update={"system": system}))
         yield Published(
             source="sony_tables_3_5",
             name=f"Sony {preset}",
-            job=replace(job, name="abci_nnl"),
+            job=replace(job, name="abci_nnl", plan=plan_own(system, job.gpus)),
             step_ms=0.0,
             time_s=time_s,
         )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rn50.launch.engine_environment import ALGORITHMS
+from rn50.config.engines import ALGORITHMS
 from rn50.launch.launchers import LAUNCHERS, OF_FAMILY
 from rn50.train.communication.mpi_library import horovods_mpi
 

@@ -69,7 +69,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
         ),
         (
-            "launch/engine_environment.py",
+            "config/engines.py",
             '    "gloo": {',
             '        "dummy": {"DUMMY": "1"},\n',
         ),
@@ -145,7 +145,7 @@ groups = gradient_groups(load("smoke", ["comm.groups=dummy"]).run.comm.groups, [
 is_used = groups == [(2, 1), (0,)]
 """,
     "algorithm": """
-from rn50.launch.engine_environment import ALGORITHMS
+from rn50.config.engines import ALGORITHMS
 from rn50.scaling.cost import parse_algorithm
 name = load("smoke", ["comm.algorithm=dummy"]).run.comm.algorithm
 is_used = parse_algorithm(name, 4) == ("dummy", None) and ALGORITHMS["gloo"][name] == {"DUMMY": "1"}

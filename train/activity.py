@@ -66,9 +66,14 @@ def activity_of(pid: int) -> Activity | None:
         if name == _TALKS:
             ticks -= _cpu_ticks(of_thread)
     read_bytes = int(fields[9]) * _PAGE_BYTES  # mapped files, the swap
-    if counted := re.search(r"^read_bytes: (\d+)", read_text(process / "io"), re.M):
-        read_bytes += int(counted[1])
+    read_bytes += storage_read_bytes(process) or 0
     return Activity(fields[0], ticks / _TICKS_PER_S, read_bytes)
+
+
+def storage_read_bytes(process: Path = Path("/proc/self")) -> int | None:
+    """What the kernel has read from storage for a process; None: it does not say."""
+    read = re.search(r"^read_bytes: (\d+)", read_text(process / "io"), re.M)
+    return int(read[1]) if read else None
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 the bound of the queue.
 
 They stand here together because nothing else in a run may wait for the device. Where the fake GPU's
-computing is switched off, a test replaces the three functions (tests/gpu). Loads no framework.
+computing is switched off, a test replaces the functions (tests/gpu). Loads no framework.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 RUN_AHEAD_STEPS = 2
 """Steps enqueued beyond the one that computes. Without a bound the queue grows between log points
@@ -29,6 +32,12 @@ def counts(counts: Any) -> list[int]:
     """Images classified correctly, those with their class among the five highest, images seen: of
     an evaluation, over all ranks."""
     return counts.asnumpy().tolist()
+
+
+def squares(sums: Any) -> NDArray[np.float64]:
+    """Sums of squares of tensors: of a step, this rank's."""
+    array: NDArray[np.float64] = sums.asnumpy().astype(float)
+    return array
 
 
 def finite(flag: Any) -> bool:

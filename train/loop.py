@@ -48,7 +48,7 @@ def train_steps(
         times.after("backward", comm.written_last)
         comm.reduce()
         times.after("reduction", comm.buckets)
-        updater.step(step, trainer.settings_at(step))
+        trainer.update(step, trainer.settings_at(step))
         times.after("update", updater.written_last)
         loss_sum = operators.add_losses(losses, loss_sum)
         trainer.loss_trail(step, loss_sum)
@@ -66,7 +66,6 @@ def zero_gradient_steps(
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
     may_begin = trainer.context.stop.may_begin
     comm = trainer.comm
-    updater = trainer.model.updater
     zero = comm.operators.zeros(1)
     steps = 0
     for step in range(first, last + 1):
@@ -75,7 +74,7 @@ def zero_gradient_steps(
         trainer.profile(step)
         comm.clear()
         comm.reduce()
-        updater.step(step, trainer.settings_at(step))
+        trainer.update(step, trainer.settings_at(step))
         nd.waitall()  # this rank computes nothing that could overlap; bounds the queue
         steps += 1
         if step % log_every == 0:

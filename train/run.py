@@ -67,9 +67,11 @@ def write_result(
         host=context.process.host,
         phases_ms=trainer.times.all_ms(),
         cpu_s=time.process_time() - trainer.cpu_begun_s,
+        read_begun_bytes=trainer.read_begun_bytes,
     )
     trainer.log.result(
         trainer.model.net,
+        allreduce_bytes=trainer.comm.step_bytes,
         time_s=time_s,
         ranks=ranks,
         reached=reached,
@@ -194,6 +196,8 @@ def log_point(trainer: Trainer, point: LogPoint) -> None:
     loss = loss_sum / (point.steps * now.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
     trainer.log.train(point.step, loss, now, scale)
+    if trainer.norms is not None:
+        trainer.log.norms(point.step, trainer.norms.take())
     trainer.log.step_times(point.step, trainer.times.log_point())
     check_loss(trainer, loss, point.step)
     if cause := agreed_stop(requests):

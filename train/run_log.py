@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import resource
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..logging.clock import Moment
 from ..logging.parse import read_events
 from ..logging.records import ABORTED, RESULT, SUCCESS, Result, Stopped, write
 from ..logging.run_time import run_time
+from ..scaling.work import training_flops
+from .activity import storage_read_bytes
 from .checkpoint.resume import LOG
 from .communication.communicator import Communicator
 from .context import RunContext
@@ -32,7 +35,7 @@ RATE_WINDOW_S = 60.0
 """The rate for people and the time that is left look back so far: one slow interval must not
 decide them."""
 _ROW_BYTES = 2048
-"""A rank's figures as JSON: 19 numbers and three names of at most 100 characters."""
+"""A rank's figures as JSON: 20 numbers and three names of at most 100 characters."""
 
 
 class RecentRate:
@@ -120,6 +123,11 @@ class RunLog:
             f"{clock_time(now_s)} elapsed  at most {clock_time(left_s)} left"
         )
 
+    def norms(self, step: int, norms: Mapping[str, Mapping[str, float]]) -> None:
+        """By quantity and tensor: a record for each quantity, none where there are none."""
+        for quantity, values in norms.items():
+            self._context.metrics.write(quantity, step=step, **values)
+
     def step_times(
         self,
         step: int,
@@ -163,6 +171,7 @@ class RunLog:
         self,
         net: Any,
         *,
+        allreduce_bytes: int,
         time_s: float,
         ranks: dict[str, list[Any]],
         reached: bool,
@@ -177,6 +186,10 @@ class RunLog:
             return
         self._compare_clocks()
         time = run_time(read_events(context.out / LOG))
+        run = context.run
+        image_flops = training_flops(run.model, run.data)
+        images = plan.images_after(state.step)
+        reads = ranks["storage_read_bytes"]
         result = Result(
             status=SUCCESS if reached else ABORTED,
             stopped=stopped and replace(stopped, step=state.step),
@@ -184,12 +197,15 @@ class RunLog:
             init_s=context.init_s,
             epochs=int(plan.epoch_at(state.step) + 1e-9),
             eval_accuracy=state.accuracy,
-            target=context.run.eval.target,
-            images_per_s=time.images_per_s(context.run.data.train_samples),
+            target=run.eval.target,
+            images_per_s=time.images_per_s(run.data.train_samples),
+            flops=image_flops and image_flops * images,
+            allreduce_bytes=allreduce_bytes,
+            storage_read_bytes=None if None in reads else sum(reads),
             ranks=plan.ranks,
             global_batch_size=plan.global_batch_size,
             config_sha256=context.loaded.sha256,
-            seed=context.run.seed,
+            seed=run.seed,
             graphs=ranks["graphs"][0],
             norms=ranks["norms"][0],
             weights_digest=weights_digest(net).hex(),
@@ -221,6 +237,7 @@ def gather_ranks(
     host: str,
     phases_ms: NDArray[np.float32],
     cpu_s: float,
+    read_begun_bytes: int,
 ) -> dict[str, list[Any]]:
     """A column for each figure, a row for each rank, by rank. Collective: one small allgather.
 
@@ -228,12 +245,13 @@ def gather_ranks(
         host: the name of this rank's host.
         phases_ms: (steps, columns) of this rank's steps; a rank without a share of the batch has 0.
         cpu_s: CPU seconds that this process has used since the clock of the run started.
+        read_begun_bytes: what it had read from storage by then.
 
     Returns:
         host, steps, the percentiles of `step_times.percentiles`, the most memory that the process
-        held, CPU time, the most memory that the GPU (all of its processes) held, how much of a
-        step ran as CUDA graphs, and how its norms ran; None stands for what does not apply. Ranks
-        above 0, which write no file: no columns.
+        held, CPU time, bytes read from storage, the most memory that the GPU (all of its processes)
+        held, how much of a step ran as CUDA graphs, and how its norms ran; None stands for what
+        does not apply. Ranks above 0, which write no file: no columns.
     """
     steps = len(phases_ms)
     times: dict[str, float | None] = {}
@@ -242,12 +260,16 @@ def gather_ranks(
     else:
         one_step = np.zeros((1, len(COLUMNS)), np.float32)
         times |= dict.fromkeys(percentiles(one_step))
+    read_bytes = storage_read_bytes()
+    if read_bytes is not None:
+        read_bytes -= read_begun_bytes
     figures = {
         "host": host[:64],
         "steps": steps,
         **times,
         "memory_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "cpu_s": cpu_s,
+        "storage_read_bytes": read_bytes,
         "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
         "graphs": str(graphs) if (graphs := comm.operators.graphs) else None,
         "norms": str(norms) if (norms := comm.operators.norm_layers) else None,

@@ -13,9 +13,11 @@ import mxnet as mx
 
 from ..config.plan import Plan
 from ..config.schema import Run
+from ..config.values import NORMS
 from ..data.pipeline import Batch, build_eval_source, build_train_source
 from ..logging.clock import Moment
 from . import kernels
+from .activity import storage_read_bytes
 from .capabilities import decodes_on_gpu
 from .checkpoint.restore import restore
 from .communication.communicator import Communicator, communicator, device_context
@@ -38,6 +40,7 @@ from .schedule import Settings, step_settings
 from .seeding import stream_seeds
 from .step_times import StepTimes
 from .update.loss_scale import LossScaler
+from .update.norms import NormRecorder
 from .update.optimizer import Updater
 from .warning import warn
 
@@ -77,6 +80,10 @@ class Trainer:
     next_batch: Callable[[], Batch]
     next_eval_batch: Callable[[], Batch]
     settings_at: Callable[[int], Settings]
+    update: Callable[[int, Settings], None]
+    """Enqueues the update of a step."""
+    norms: NormRecorder | None
+    """Measures the norms of steps within `update`."""
     limit_run_ahead: RunAheadLimiter
     loss_trail: LossTrail
     times: StepTimes
@@ -84,6 +91,8 @@ class Trainer:
     log: RunLog
     cpu_begun_s: float
     """CPU time that this process had used when the clock of the run started."""
+    read_begun_bytes: int
+    """What it had read from storage by then."""
 
     @property
     def run(self) -> Run:
@@ -140,6 +149,10 @@ def start_up(
         context.eval_batches += 1
         return next_of_evaluation()
 
+    updater = model.updater
+    norms = None
+    if run.log.profile == NORMS and context.process.rank == 0:
+        norms = NormRecorder(updater, context.plan)
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
         context=context,
@@ -149,12 +162,15 @@ def start_up(
         next_batch=batches_of(data.train, ctx),
         next_eval_batch=next_eval_batch,
         settings_at=step_settings(run, context.plan),
+        update=norms.step if norms else updater.step,
+        norms=norms,
         limit_run_ahead=RunAheadLimiter(),
         loss_trail=LossTrail(),
         times=times,
         profile=ProfileWindow(context),
         log=RunLog(context),
         cpu_begun_s=time.process_time(),
+        read_begun_bytes=storage_read_bytes() or 0,
     )
 
 

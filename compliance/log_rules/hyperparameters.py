@@ -12,6 +12,7 @@ from ..rule import (
     CLOSED_ERROR,
     CLOSED_POLICY,
     FROM_070,
+    NO_LOG,
     RULES_TEXT,
     Violations,
     against,
@@ -42,12 +43,12 @@ def batch_size(run: LoggedRun) -> Violations:
     "MLP710",
     "invalid-accumulation",
     CLOSED_ERROR,
-    f"{CHECKER}, closed_common.yaml",
+    f"{CHECKER}, closed_common.yaml; {NO_LOG}",
     rulesets=since("1.0.0"),
 )
 def accumulation(run: LoggedRun) -> Violations:
-    """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on); if it is no integer, that is
-    policy.
+    """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on); if it is no integer, or does
+    not divide the batch, that is policy.
 
     Why: The batch of an update is the global batch size: with accumulation it comes in several
     steps.
@@ -63,6 +64,10 @@ def accumulation(run: LoggedRun) -> Violations:
         if steps <= 0 or not steps.is_integer():
             severity = only_if(steps > 0, POLICY)
             yield as_setting(event).violation("an integer above 0", severity=severity)
+            return
+        if run.batch is not None and run.batch % steps:
+            expected = f"a divisor of the batch ({run.batch:,g})"
+            yield as_setting(event).violation(expected, severity=POLICY)
             return
 
 

@@ -108,6 +108,8 @@ _LETTERS = str.maketrans(
     "аеіјӏорсухѕһԁԛԝкмнтвɡɑαικνορυτϲ", "aeijlopcyxshdqwkmhtbgaaiknopytc"
 )
 """Cyrillic, Greek and Latin letters by the letter of a key that they look like."""
+_MOST_LETTERS = 100
+"""Names that are read have up to 39."""
 _READ_METADATA = (
     "epoch_num",
     "first_epoch_num",
@@ -139,6 +141,12 @@ def look_alikes(run: LoggedRun) -> Violations:
 
 
 def _plain_letters(name: str) -> str:
-    """The letters and digits of a name as they look."""
-    letters = normalize("NFKD", name).casefold().translate(_LETTERS)
-    return "".join(letter for letter in letters if letter.isalnum())
+    """The letters and digits of a name as they look, up to more than any name has that is read: one
+    character can stand for 18."""
+    letters = ""
+    for character in name:
+        plain_form = normalize("NFKD", character).casefold().translate(_LETTERS)
+        letters += "".join(filter(str.isalnum, plain_form))
+        if len(letters) > _MOST_LETTERS:
+            break
+    return letters

@@ -15,6 +15,7 @@ from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
 from ..rule import (
     CLOSED_POLICY,
     FROM_070,
+    NO_LOG,
     RULES_TEXT,
     Setting,
     Violations,
@@ -32,8 +33,13 @@ _EPOCH_KEYS = (
     "epoch_start",
     "epoch_stop",
 )
+_INTERVAL_KEYS = (
+    "epoch_start",
+    "epoch_stop",
+    "eval_start",
+    "eval_stop",
+)
 _EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
-_SLACK = 0.05  # v0.7 Google logs step counts as epochs
 
 
 @rule("MLP401", "target-before-training", ERROR, f"{RULES_TEXT} lines 441, 491")
@@ -54,26 +60,63 @@ def target_after_training(run: LoggedRun) -> Violations:
 
 @rule(
     "MLP402",
-    "epoch-before-run-start",
+    "off-the-clock",
     POLICY,
-    f"{RULES_TEXT} lines 487-491: the clock runs while the model trains",
+    f"{RULES_TEXT} lines 487-491: the clock runs while the model trains; {NO_LOG}",
 )
-def no_training_before_the_clock(run: LoggedRun) -> Violations:
-    """No epoch starts before run_start, by its place in the log or, by more than a second or 1 % of
-    the run, by its stamp. (A block before run_start is an error, missing-epoch-metadata.)"""
+def all_on_the_clock(run: LoggedRun) -> Violations:
+    """Epochs and evaluations lie between run_start and run_stop, by their place in the log and, to
+    a second or 1 % of the run, by their stamps. (A block before run_start is an error,
+    missing-epoch-metadata.)"""
     start = run.start
-    if start is None:
-        return
-    for event in run.all("epoch_start"):
-        by_ms = start.time_ms - event.time_ms
-        where = "stands before"
-        if by_ms > run.slack_ms and event.time_ms > 0:
-            where = f"is stamped {by_ms / 1000:.3f} s before"
-        elif event.order > start.order:
+    stop = next(reversed(run.all("run_stop")), None)
+    for event in run.of_keys(*_INTERVAL_KEYS, "eval_accuracy"):
+        for limit, sign in ((start, 1), (stop, -1)):
+            if limit is None:
+                continue
+            by_ms = sign * (limit.time_ms - event.time_ms)
+            side = "before" if sign > 0 else "after"
+            where = f"stands {side}"
+            if by_ms > run.slack_ms and min(limit.time_ms, event.time_ms) > 0:
+                where = f"is stamped {by_ms / 1000:.3f} s {side}"
+            elif sign * (limit.order - event.order) < 0:
+                continue
+            expected = "epochs and evaluations between run_start and run_stop"
+            yield against(event, f"{where} {limit.place}", expected)
+            return
+
+
+@rule(
+    "MLP403",
+    "overlapping-epochs",
+    POLICY,
+    f"{RULES_TEXT} line 208: one pass of epochs; {NO_LOG}",
+)
+def one_after_another(run: LoggedRun) -> Violations:
+    """Epochs and evaluations lie one after the other: none starts before the one before it has
+    stopped, and none stops that has not started. (Of copies, as of ranks, the first counts.)"""
+    seen = set()
+    latest = None
+    for event in sorted(run.of_keys(*_INTERVAL_KEYS), key=lambda event: event.order):
+        copied = event.key, epoch_of(event)
+        if copied in seen:
             continue
-        expected = "run_start before the first epoch"
-        yield against(event, f"{where} {start.place}", expected)
-        return
+        seen.add(copied)
+        interval, _, end = event.key.partition("_")
+        if end == "start":
+            if latest is not None:
+                yield against(
+                    event, f"comes before the end of {latest.place}", "it after that"
+                )
+                return
+            latest = event
+        elif latest is None or not latest.key.startswith(interval):
+            yield against(
+                event, "ends nothing that is open", f"{interval}_start before it"
+            )
+            return
+        else:
+            latest = None
 
 
 def _first_step_back(run: LoggedRun, key: str) -> Violations:
@@ -102,8 +145,6 @@ def epochs_rise(run: LoggedRun) -> Violations:
     """Epochs start in rising order, and no block in which epochs start claims one that a block
     before it claimed, or an earlier one."""
     yield from _first_step_back(run, "epoch_start")
-    if run.duplicate_writers > 1:
-        return
     keys = ("block_start", "epoch_start")
     starts = [event for event in run.events if event.key in keys]
     latest = -1
@@ -111,7 +152,7 @@ def epochs_rise(run: LoggedRun) -> Violations:
         if block.key == "epoch_start" or after.key == "block_start":
             continue
         claimed = epochs_of(block)
-        if claimed and min(claimed) <= latest:
+        if claimed and min(claimed) <= latest and run.duplicate_writers < 2:
             actual = (
                 f"claims epoch {min(claimed)}, and a block before it epoch {latest}"
             )
@@ -126,9 +167,7 @@ def claims_were_trained(run: LoggedRun) -> Violations:
     `epoch_start` is held to its blocks: a note where no evaluation has them, and each has a
     block.)"""
     claims = [e for e in run.evaluations if e.epoch is not None]
-    untrained = [
-        e for e in claims if (e.epoch or 0) > run.trained[e.order].reach + _SLACK
-    ]
+    untrained = [e for e in claims if (e.epoch or 0) > run.trained[e.order].reach]
     by_blocks = len(run.all("block_start")) >= len(claims)
     is_habit = by_blocks and not run.all("epoch_start") and untrained == claims
     for evaluation in untrained[:1]:
@@ -203,6 +242,34 @@ def possible_rate(run: LoggedRun) -> Violations:
 
 
 @rule(
+    "MLP412",
+    "interval-without-time",
+    ERROR,
+    f"peak of the largest published machine; {NO_LOG} (blocks of v0.6 do)",
+)
+def intervals_take_time(run: LoggedRun) -> Violations:
+    """Each epoch, evaluation and, from 0.7.0 on, block takes time; training in it at most 7e7
+    images/s, ten times the fastest published run."""
+    samples = number(run.value("train_samples")) or benchmark.IMAGENET_TRAIN_SAMPLES
+    epoch_ms = 1000 * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S
+    intervals = ["epoch", "eval"] + ["block"] * (run.ruleset != "0.6.0")
+    for interval in intervals:
+        started = None
+        events = run.of_keys(f"{interval}_start", f"{interval}_stop")
+        for event in sorted(events, key=lambda event: event.order):
+            if event.key.endswith("start"):
+                started = event
+            elif started is not None and min(started.time_ms, event.time_ms) > 0:
+                took_ms = event.time_ms - started.time_ms
+                epochs = len(epochs_of(started)) if interval != "eval" else 0
+                if took_ms <= 0 or took_ms < epochs * epoch_ms:
+                    actual = f"is {plain(took_ms)} ms after {started.place}"
+                    yield against(event, actual, "the time that it takes")
+                    return
+                started = None
+
+
+@rule(
     "MLP803",
     "evaluation-cadence",
     CLOSED_POLICY,
@@ -250,16 +317,17 @@ def epochs_not_later(run: LoggedRun) -> Violations:
         yield against("the first epoch number in the log", actual, "1", line=first[1])
 
 
-@rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208")
+@rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208; {NO_LOG}")
 def epochs_are_numbers(run: LoggedRun) -> Violations:
-    """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers
-    from 0 to 1,000: without them there is no epoch to converge."""
+    """Epochs and counts of epochs, where an event of training or evaluation has them, are whole
+    numbers from 0 to 1,000: without them there is no epoch to converge."""
     for event in run.of_keys(*_EPOCH_KEYS):
         for name in _EPOCH_NAMES:
             value = event.metadata.get(name, 0)
             epoch = number(value)
-            if epoch is None or not 0 <= epoch <= benchmark.MOST_LOGGED_EPOCHS:
-                expected = f"a number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
+            fits = epoch is not None and epoch.is_integer()
+            if not fits or not 0 <= value <= benchmark.MOST_LOGGED_EPOCHS:
+                expected = f"a whole number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
                 yield Setting(f"{event.place}: {name}", value, event.line).violation(
                     expected
                 )

@@ -11,10 +11,13 @@ from rn50.bench import throughput
 from rn50.bench.curves import Case
 from rn50.bench.harness import BenchJob
 from rn50.bench.throughput import save_reference
+from rn50.compliance.check_log import Check
 from rn50.config.load import Loaded, load_system
 from rn50.config.load import load as load_config
+from rn50.launch.launch_plan import Options
+from rn50.launch.run import judge
 from rn50.launch.verdict import is_good
-from rn50.logging.records import ReferenceRate, Result, Verdict
+from rn50.logging.records import ReferenceRate, Result, Verdict, write
 from tests import mpi
 from tests.conftest import refused
 
@@ -85,6 +88,30 @@ def test_a_slow_run_is_not_a_good_one() -> None:
     assert is_good(result)
     assert is_good(replace(result, reference=fast))
     assert not is_good(replace(result, reference=slow))
+
+
+@pytest.mark.parametrize(
+    ("preset", "images_per_s", "utilisation"),
+    [
+        ("dgxh100_8", 20_000.0, 24.5e9 * 20_000 / (8 * 989e12)),
+        ("quick", 300.0, None),
+    ],
+)
+def test_a_result_says_the_share_of_a_peak_that_is_known(
+    tmp_path: Path,
+    preset: str,
+    images_per_s: float,
+    utilisation: float | None,
+) -> None:
+    run = load_config(preset).run
+    ranks = run.system.world_size
+    write(
+        tmp_path / "result.json",
+        Result("success", images_per_s=images_per_s, ranks=ranks),
+    )
+    check = Check(tmp_path, "PASS", "", "4.0.0", "", Verdict("PASS"), ())
+    result = judge(run, tmp_path, Options(), check)
+    assert result.mfu == (utilisation and pytest.approx(utilisation, rel=0.01))
 
 
 @mpi.NEEDED

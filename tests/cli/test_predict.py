@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,32 @@ def answer(
 
 def test_a_config_is_answered_with_where_the_time_goes(rn50: Rn50) -> None:
     out = rn50.output("predict", "abci_2048_open")
-    for word in ("images/s", "time to train", "straggler", "calibrated on"):
+    for word in (
+        "images/s",
+        "time to train",
+        "straggler",
+        "calibrated on",
+        "first epoch excess",
+        "GPU-hours",
+        "20.9 s",  # initialisation
+        "2.83e+18 FLOP",
+        "chosen by the config",
+    ):
         assert word in out
+    assert not re.search(r"\d%", out)
+
+
+def test_the_epochs_of_a_config_wait_for_its_next_evaluation(rn50: Rn50) -> None:
+    config = "dgxh100_8 system.nodes=16 batch.per_rank=256"
+    machine = "--system dgxh100 --gpus 128 --batch-per-gpu 256"
+    epochs = []
+    for words in (config, machine):
+        figures = answer(rn50, words)
+        epochs.append(figures["epochs"])
+        assert figures["epochs_needed"] == pytest.approx(57.2, abs=0.1)
+    assert epochs == [59, 57]
+    out = rn50.output("predict", *config.split())
+    assert "published runs needed 57.2; the config evaluates every 4" in out
 
 
 def test_choices_change_the_answer(rn50: Rn50) -> None:
@@ -235,7 +260,8 @@ def test_points_that_the_model_misses_are_warned_of(
     size = "--gpus 8 --batch-per-gpu 256 --json"
     done = rn50("predict", *f"--system {file} {size}".split())
     (missed,) = json.loads(done.stdout)["warnings"]
-    assert missed.startswith(f"{file}: 8 x 256: 200.00 ms published, 1")
+    start = "NVIDIA DGX H100 (mine.yaml): 8 x 256: 200.00 ms published, 1"
+    assert missed.startswith(start)
     assert done.stderr == f"rn50: warning: {missed}\n"
     met = answer(rn50, f"--system dgxh100 {size}")
     assert met["warnings"] == []

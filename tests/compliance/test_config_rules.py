@@ -75,6 +75,8 @@ BROKEN = [
     ("target-not-reached", ERROR, "eval.target=0.75"),
     ("batch-without-reference", ERROR, "batch.per_rank=9000"),
     ("shorter-than-reference", ERROR, "schedule.length=30 epochs"),
+    ("shorter-than-reference", ERROR, "limits.epochs=30"),
+    ("shorter-than-reference", ERROR, "limits.epochs=2"),
     ("lars-momentum", POLICY, "optimizer.momentum=0.95"),
     ("label-smoothing", POLICY, "model.label_smoothing=0.2"),
     ("evaluation-cadence", POLICY, "eval.period=5", "schedule.length=60 epochs"),

@@ -306,5 +306,5 @@ def test_a_system_description_is_a_file_of_the_package(
     plant(tmp_path / "org/systems/machine.json", secret)
     done = rn50(("log", "check", "--no-official"), logs)
     assert done.exit_code == 1
-    assert "no machine.json" in done.output
+    assert "system description: no " in done.output
     assert SECRET not in done.output

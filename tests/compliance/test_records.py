@@ -6,6 +6,7 @@ import lzma
 import os
 import random
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from rn50.cli.log_check import check_lines
 from rn50.compliance.check_log import CANNOT_READ, Check, check_log
 from rn50.compliance.log_rules import checked_keys
+from rn50.compliance.log_rules.records import _plain_letters
 from rn50.config.finding import ERROR, MISSING, SEVERITIES
 from rn50.logging import parse
 from tests.compliance.log_text import Record, find, good_run, last, official, put, write
@@ -282,6 +284,19 @@ def judge(
 def test_hostile_bytes(tmp_path: Path, content: bytes) -> None:
     """`tests/fuzz/cases.py` makes more of them."""
     judge(tmp_path, content, None)
+
+
+def test_letters_that_stand_for_many_cost_no_more_than_others() -> None:
+    """U+FDFA is a sentence of 18 letters."""
+    name = "\ufdfa" * 300_000
+    tracemalloc.start()
+    try:
+        assert len(_plain_letters(name)) < 200
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000
+    assert _plain_letters("\u200b" * 1000 + "run_\uff53top") == "runstop"
 
 
 @pytest.mark.parametrize("key", sorted(checked_keys()))

@@ -257,6 +257,61 @@ def after_half_epochs(run: Run) -> None:
             record.metadata["epoch_num"] = record.metadata.get("epoch_num", 0) - 0.5
 
 
+def over(images: int) -> Edit:
+    """Accuracies that are counts over so many images, all or odd ones of them."""
+    return accuracies(lambda v: (round(v * images) // 2 * 2 + 1) / images)
+
+
+def is_evaluation_after(epoch: int, record: Record) -> bool:
+    of_epoch = record.metadata.get("epoch_num") == epoch
+    return of_epoch and record.key.startswith("eval")
+
+
+def evaluated_at(place: int) -> Edit:
+    """The first evaluation before run_start, or after run_stop."""
+
+    def edit(run: Run) -> None:
+        early = [record for record in run if is_evaluation_after(3, record)]
+        for record in early:
+            run.remove(record)
+        at = len(run)
+        if place == 0:
+            at = run.index(find(run, "run_start"))
+        stamp_ms = run[min(at, len(run) - 1)].time_ms
+        for number, record in enumerate(early):
+            record.time_ms = stamp_ms + number
+        run[at:at] = early
+
+    return edit
+
+
+def rearranged(*order: int) -> Edit:
+    """The records of the first block, from its start on, in another order; stamps stay with their
+    places. (It has three epochs and an evaluation, then its stop.)"""
+
+    def edit(run: Run) -> None:
+        at = run.index(find(run, "block_start"))
+        block = run[at : at + len(order)]
+        stamps = [record.time_ms for record in block]
+        run[at : at + len(order)] = [block[place] for place in order]
+        for record, stamp in zip(run[at:], stamps, strict=False):
+            record.time_ms = stamp
+
+    return edit
+
+
+def at_a_stroke(interval: str, took_ms: float) -> Edit:
+    """The last epoch, evaluation or block takes so long."""
+
+    def edit(run: Run) -> None:
+        start = last(run, f"{interval}_start")
+        stop = last(run, f"{interval}_stop")
+        for record in run[run.index(start) + 1 : run.index(stop) + 1]:
+            record.time_ms = min(record.time_ms, start.time_ms + took_ms)
+
+    return edit
+
+
 class Case(NamedTuple):
     """An edit of a good run that breaks a rule. `official`: the official checker's verdict;
     `severity`: if it is another than the rule's."""
@@ -421,7 +476,29 @@ CASES = (
     Case("unpaired-events", again("epoch_start")),
     Case("unpaired-events", passing_by_itself, severity=POLICY),
     Case("target-before-training", at_once),
-    Case("epoch-before-run-start", SECONDS_EARLY),
+    Case("off-the-clock", SECONDS_EARLY),
+    Case("off-the-clock", evaluated_at(0)),
+    Case("off-the-clock", evaluated_at(-1)),
+    *(
+        Case("overlapping-epochs", rearranged(0, *order))
+        for order in (
+            (1, 3, 4, 2),
+            (1, 3, 5, 2, 4, 6),
+            (1, 2, 3, 4, 5, 7, 8, 6),
+            (2, 1),
+        )
+    ),
+    *(
+        Case("interval-without-time", at_a_stroke(key, took_ms))
+        for key in ("epoch", "block", "eval")
+        for took_ms in (-1, 0)
+    ),
+    Case("interval-without-time", at_a_stroke("epoch", 18)),
+    Case("interval-without-time", at_a_stroke("block", 73)),
+    *(
+        Case("impossible-accuracy", nth("eval_accuracy", 2, value=value))
+        for value in (-1, 0, 1, 32.174)
+    ),
     Case(
         "epochs-out-of-order",
         nth(
@@ -527,6 +604,14 @@ CASES = (
         ruleset="1.0.0",
     ),
     Case("invalid-accumulation", put("gradient_accumulation_steps", 0), "FAIL"),
+    *(
+        Case(
+            "invalid-accumulation",
+            put("gradient_accumulation_steps", steps),
+            severity=POLICY,
+        )
+        for steps in (5, 5000, 3264.0 * 2)
+    ),
     Case(
         "invalid-accumulation", put("gradient_accumulation_steps", 0.5), severity=POLICY
     ),
@@ -566,14 +651,22 @@ CASES = (
         optimizer="sgd",
     ),
     Case("accuracy-not-a-count", accuracies(lambda value: round(value, 3))),
-    Case(
-        "accuracy-not-a-count",
-        accuracies(lambda v: round(v * 49984) / 49984),
-        severity=POLICY,
+    *(
+        Case("accuracy-not-a-count", over(images), severity=POLICY)
+        for images in (49_984, 50_176, 100_000)
+    ),
+    Case("accuracy-not-a-count", over(51_200)),
+    *(
+        Case(
+            "accuracy-not-a-count",
+            nth("eval_accuracy", -1, value=value),
+            severity=POLICY,
+        )
+        for value in (0.75901, 0.759013, 38087 / 50_176)
     ),
     Case(
         "accuracy-not-a-count",
-        accuracies(lambda v: round(v * 49984) / 49984),
+        over(49_984),
         division="open",
     ),
     Case("unlikely-accuracy", nth("eval_accuracy", 0, value=0.61)),
@@ -586,10 +679,10 @@ CASES = (
         division="open",
     ),
     Case("evaluation-cadence", every_eight),
-    Case("evaluation-cadence", after_half_epochs),
     Case("epochs-from-zero", renumbered(-1)),
     Case("late-first-epoch", renumbered(1)),
     Case("epoch-not-a-number", meta("eval_accuracy", "epoch_num", "x")),
+    Case("epoch-not-a-number", after_half_epochs),
     Case(
         "epoch-not-a-number",
         nth(
@@ -757,6 +850,36 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
     assert "untrained-epoch" not in broken(tmp_path, count_from_0)
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["init_start", "seed", "epoch_start"],
+)
+@pytest.mark.parametrize(
+    ("worst_ms", "severity"),
+    [
+        (900, None),
+        (1100, POLICY),
+    ],
+)
+def test_records_of_many_ranks_have_no_order(
+    tmp_path: Path, key: str, worst_ms: int, severity: str | None
+) -> None:
+    """Each of 512 ranks logs one, up to so much late. Before run_start any is in order."""
+    rng = random.Random(key)
+
+    def by_ranks(run: Run) -> None:
+        record = find(run, key)
+        at = run.index(record)
+        for other in run[at:]:
+            other.time_ms += 1500
+        late = [record.later(-rng.randrange(worst_ms)) for _ in range(510)]
+        run[at:at] = [record, *late, record.later(-worst_ms)]
+
+    if key != "epoch_start":
+        severity = None
+    assert broken(tmp_path, by_ranks).get("time-goes-back") == severity
+
+
 # --- one cause -----------------------------------------------------------------------------------
 
 
@@ -777,7 +900,7 @@ def an_hour_back(run: Run) -> None:
         (drop("run_start"), "misplaced-run-stop", "misplaced-run-start"),
         (drop("run_start"), "missing-epoch-metadata", "misplaced-run-start"),
         (mixed, "several-clocks", "two-runs"),
-        (an_hour_back, "epoch-before-run-start", "run-time-not-positive"),
+        (an_hour_back, "off-the-clock", "run-time-not-positive"),
         (stamped("init_start", 1.7e9), "init-too-long", "impossible-stamp"),
     ],
 )

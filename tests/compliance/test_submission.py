@@ -2,16 +2,18 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlperf_logging.package_checker.power_checker import PowerChecker
 from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
 from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
 from rn50.compliance.check_log import Check, check_log
 from rn50.compliance.score import score_folder
-from rn50.compliance.submission import check_folder
+from rn50.compliance.submission import judge_path
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
 from tests.compliance.log_text import (
@@ -56,7 +58,7 @@ def submission(
 
 
 def whole(folder: Path) -> Check:
-    *_, submission = check_folder(
+    *_, submission = judge_path(
         folder,
         "4.0.0",
         official=False,
@@ -94,6 +96,8 @@ SYSTEM = {
     "division": "closed",
     "number_of_nodes": "4",
     "accelerators_per_node": "8",
+    "host_processors_per_node": "2",
+    "status": "Available on-premise",
 }
 
 
@@ -195,6 +199,18 @@ def test_seeds(
     assert words in finding.message
 
 
+@pytest.mark.parametrize("first", [2**63, -(2**63) - 4, 2**64 - 4, 10**30])
+def test_seeds_of_any_size_are_compared_exactly(tmp_path: Path, first: int) -> None:
+    edits = {number: put("seed", first + number) for number in range(5)}
+    submission(tmp_path, edits)
+    assert broken(tmp_path, "seed-not-fresh") is None
+    edits[3] = put("seed", str(first + 1))
+    submission(tmp_path, edits)
+    finding = broken(tmp_path, "seed-not-fresh")
+    assert finding is not None
+    assert f'"{first + 1}", as in result_1.txt' in finding.message
+
+
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     submission(
         tmp_path,
@@ -211,6 +227,26 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     assert broken(tmp_path, "different-hyperparameters") is None
 
 
+@pytest.mark.parametrize("key", ["submission_status", "label_smoothing"])
+def test_status_and_label_smoothing_are_alike(tmp_path: Path, key: str) -> None:
+    def smoothed(run: Run) -> None:
+        copy = find(run, "seed").later(0)
+        copy.key = "label_smoothing"
+        copy.value = 0.1
+        run.insert(run.index(find(run, "seed")), copy)
+
+    def another(run: Run) -> None:
+        smoothed(run)
+        put(key, "cloud" if key == "submission_status" else 0.2)(run)
+
+    folder = submission(tmp_path, every(smoothed) | {3: another})
+    finding = broken(folder, "different-hyperparameters")
+    assert finding is not None
+    assert finding.severity == POLICY
+    assert finding.message.startswith(f"{key} is ")
+    assert "result_3.txt" in finding.message
+
+
 @pytest.mark.parametrize(
     ("system", "rule", "expected"),
     [
@@ -221,16 +257,124 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
         ),
         (None, "system-description", ERROR),
         ({}, "system-description", ERROR),
+        ([], "system-description", ERROR),
+        ({**SYSTEM, "accelerators_per_node": 8}, "system-description", ERROR),
+        ({**SYSTEM, "framework": None}, "system-description", ERROR),
+        ({**SYSTEM, "status": "available"}, "system-status", ERROR),
+        (dict.fromkeys(benchmark.SYSTEM_FIELDS, ""), "system-counts", POLICY),
+        ({**SYSTEM, "number_of_nodes": "0"}, "system-counts", POLICY),
+        ({**SYSTEM, "accelerators_per_node": "0"}, "system-counts", None),
     ],
 )
 def test_the_system_description(
     tmp_path: Path,
     system: object,
     rule: str,
-    expected: str,
+    expected: str | None,
 ) -> None:
     folder = package(tmp_path, system)
     assert severity(folder, rule) == expected
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "number_of_nodes",
+        "accelerators_per_node",
+        "host_processors_per_node",
+    ],
+)
+@pytest.mark.parametrize(
+    "count",
+    [
+        "eight",
+        "8 ",
+        "-8",
+        "8.5",
+        8.5,
+        True,
+        -8,
+        math.inf,
+        None,
+        "",
+    ],
+)
+def test_a_count_that_is_none_is_no_pass(
+    tmp_path: Path,
+    key: str,
+    count: object,
+) -> None:
+    folder = package(tmp_path, {**SYSTEM, key: count})
+    assert severity(folder, "system-counts") == POLICY
+
+
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [
+        ('"8"', None),
+        ('"4"', ERROR),
+    ],
+)
+def test_a_name_twice_in_the_system_description(
+    tmp_path: Path,
+    again: str,
+    expected: str | None,
+) -> None:
+    folder = package(tmp_path, SYSTEM)
+    path = tmp_path / "us/systems/box.json"
+    path.write_text(f'{{"accelerators_per_node": {again}, {path.read_text()[1:]}')
+    assert severity(folder, "system-description") == expected
+
+
+def without_switch(power: Path) -> None:
+    (power / "result_3/sw_0.txt").unlink()
+
+
+def misnumbered(power: Path) -> None:
+    (power / "result_3/node_1.txt").rename(power / "result_3/node_2.txt")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [without_switch, misnumbered],
+)
+@pytest.mark.parametrize(
+    ("others_lost", "expected"),
+    [
+        (0, NOTE),
+        (1, ERROR),
+    ],
+)
+def test_power_is_measured_of_every_run_as_the_official_checker_wants_it(
+    tmp_path: Path,
+    edit: Callable[[Path], None],
+    others_lost: int,
+    expected: str,
+) -> None:
+    edits: Edits = dict.fromkeys(range(others_lost), lost)
+    folder = submission(tmp_path / "box/resnet", edits)
+    power = folder / "power"
+    logs = sorted(map(str, folder.glob("result_*.txt")))
+    for log in logs:
+        run = power / Path(log).stem
+        run.mkdir(parents=True)
+        (run / "node_0.txt").touch()
+        (run / "node_1.txt").touch()
+        (run / "sw_0.txt").touch()
+    checker = PowerChecker("4.0.0")
+    assert checker.check_power(str(power), logs) == (True, set())
+    assert broken(folder, "incomplete-power") is None
+    edit(power)
+    _, failed = checker.check_power(str(power), logs)
+    assert failed == {"result_3"}
+    assert severity(folder, "incomplete-power") == expected
+
+
+def test_the_cause_of_a_folder_counts_those_of_its_logs(tmp_path: Path) -> None:
+    edits = {0: drop("run_stop"), 2: lost, 3: lost, 4: lost}
+    cause = whole(submission(tmp_path, edits)).cause
+    assert "3 x target-not-reached (result_2.txt" in cause
+    assert "1 x no-run-stop (result_0.txt" in cause
 
 
 @pytest.mark.parametrize("field", benchmark.SYSTEM_FIELDS)
@@ -261,7 +405,7 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
         ({}, "32xDGX", False),
         ({}, "8xDGX", True),
         ({"accelerators_per_node": "9"}, "DGX", True),
-        ({"number_of_nodes": "two"}, "8xDGX", False),
+        ({"accelerator_model_name": "A100-SXM"}, "4xDGX A100", False),
     ],
 )
 def test_the_logs_are_of_the_system_that_is_described(
@@ -277,6 +421,13 @@ def test_the_logs_are_of_the_system_that_is_described(
         put("submission_platform", platform)(run)
         write(folder / f"result_{number}.txt", run)
     assert severity(folder, "another-system") == (POLICY if told else None)
+
+
+def test_a_platform_that_names_another_accelerator_is_a_note(tmp_path: Path) -> None:
+    folder = package(tmp_path, {**SYSTEM, "accelerator_model_name": "NVIDIA A100"})
+    named = put("submission_platform", "4xNVIDIA DGX H100")
+    submission(folder, every(named))
+    assert severity(folder, "another-system") == NOTE
 
 
 def aged(run: Run) -> None:
@@ -307,7 +458,7 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     if odd is not None:
         edits[odd] = lambda run: (large(run), edit(run))
     folder = submission(tmp_path, edits)
-    check = check_folder(folder, official=False)[-1]
+    check = judge_path(folder, official=False)[-1]
     assert check.verdict == "FAIL"
     assert "converges in 35 epochs, less than the accepted minimum 55" in check.cause
     assert (rule in {f.name for f in check.findings}) == (odd is not None)
@@ -326,7 +477,7 @@ def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> 
         ruleset="2.0.0",
     )
     (folder / "result_4.txt").write_text("no log")
-    assert check_folder(folder, official=False)[-1].ruleset == "2.0.0"
+    assert judge_path(folder, official=False)[-1].ruleset == "2.0.0"
 
 
 def test_runs_that_learn_nothing_are_not_copies(tmp_path: Path) -> None:
@@ -351,7 +502,7 @@ def touched_up(number: int, run: Run) -> None:
 @pytest.mark.parametrize(
     ("touched", "unit_ms", "rules"),
     [
-        (False, 1, {"copied-run", "copied-accuracies"}),
+        (False, 1, {"copied-run"}),
         (True, 1, {"copied-run"}),
         (True, 50, set()),
         (False, 1000, {"copied-accuracies"}),
@@ -364,7 +515,7 @@ def test_runs_that_are_one_run(
     rules: set[str],
 ) -> None:
     """One run under five names, hours after one another: its times, its accuracies or both. Stamps
-    of a coarse unit are alike in honest runs too."""
+    of a coarse unit are alike in honest runs too. Each of the ten pairs is named once."""
     for number in range(5):
         run = good_run()
         an_hour_apart(number, run)
@@ -374,10 +525,134 @@ def test_runs_that_are_one_run(
             touched_up(number, run)
         write(tmp_path / f"result_{number}.txt", run)
     copied = {"copied-run", "copied-accuracies"}
-    severities = {f.name: f.severity for f in whole(tmp_path).findings}
-    assert ("shared-moments" in severities) == (unit_ms == 1 or not touched)
+    findings = whole(tmp_path).findings
+    severities = {f.name: f.severity for f in findings}
+    assert ("shared-moments" in severities) == (not touched)  # they end alike
     assert severities.keys() & copied == rules
     assert {severities[name] for name in rules} <= {ERROR}
+    named = [f.message.partition(" are ")[0] for f in findings if f.name in copied]
+    assert len(named) == len(set(named)) == 10 * len(rules)
+
+
+def evaluations(run: Run) -> Run:
+    return [record for record in run if record.key == "eval_accuracy"]
+
+
+def cut_short(run: Run) -> None:
+    run.remove(evaluations(run)[-2])
+
+
+def longer(run: Run) -> None:
+    for number in range(4):
+        epoch = 36 + number
+        again(
+            "eval_accuracy",
+            1000,
+            value=0.76 + number / 1e4,
+            metadata={"epoch_num": epoch},
+        )(run)
+
+
+def one_edited(run: Run) -> None:
+    evaluations(run)[3].value = 0.4
+
+
+def half_of_another(run: Run) -> None:
+    for number, record in enumerate(evaluations(run)[::2]):
+        record.value = 0.2 + number / 11
+
+
+def without_some(run: Run) -> None:
+    for record in evaluations(run)[1:-1:3]:
+        run.remove(record)
+
+
+def permuted(run: Run) -> None:
+    records = evaluations(run)[:-1]
+    values = [record.value for record in records]
+    for record, value in zip(records, reversed(values), strict=True):
+        record.value = value
+
+
+def rounded(run: Run) -> None:
+    slower(run)
+    for record in evaluations(run):
+        record.value = round(record.value, 4)
+    one_edited(run)
+
+
+def with_noise(run: Run) -> None:
+    slower(run)
+    for number, record in enumerate(evaluations(run)):
+        record.value += (number * 7 % 19 - 9) / 50_000
+
+
+def slower(run: Run) -> None:
+    start_ms = find(run, "run_start").time_ms
+    for record in run:
+        record.time_ms = round(start_ms + (record.time_ms - start_ms) * 1.002)
+
+
+def slower_and_touched_up(run: Run) -> None:
+    slower(run)
+    touched_up(1, run)
+
+
+def some_stamps_edited(run: Run) -> None:
+    touched_up(1, run)
+    for record in evaluations(run)[2:4]:
+        record.time_ms += 40
+
+
+EDITS = (
+    lambda run: None,
+    cut_short,
+    longer,
+    one_edited,
+    half_of_another,
+    without_some,
+    permuted,
+    rounded,
+    with_noise,
+    slower,
+    slower_and_touched_up,
+    some_stamps_edited,
+)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_no_edit_clears_a_copy(tmp_path: Path, edit: Edit) -> None:
+    """Of the third run, an hour later and with a seed of its own."""
+    folder = submission(tmp_path)
+    copy = vary(good_run(), 2)
+    an_hour_apart(1, copy)
+    put("seed", 1004)(copy)
+    edit(copy)
+    write(folder / "result_4.txt", copy)
+    copied = [f for f in whole(folder).findings if f.name.startswith("copied-")]
+    (finding,) = copied
+    assert finding.severity == ERROR
+    assert "result_2.txt and result_4.txt" in finding.message
+
+
+def test_runs_of_a_small_set_share_accuracies_by_chance(tmp_path: Path) -> None:
+    """Fractions of 400 images, as of `smoke`."""
+
+    def of_small_set(run: Run) -> None:
+        put("eval_samples", 400)(run)
+        for record in evaluations(run):
+            record.value = round(record.value * 400) / 400
+
+    folder = submission(tmp_path, every(of_small_set))
+    shared = set.intersection(
+        *(
+            {e.accuracy for e in check.run.evaluations}
+            for check in judge_path(folder)[:2]
+            if check.run
+        )
+    )
+    assert len(shared) >= 3
+    assert broken(folder, "copied-accuracies") is None
 
 
 @pytest.mark.parametrize(
@@ -426,12 +701,37 @@ def test_no_accelerator_is_faster_than_its_data_sheet(
     assert severity(folder, "impossible-accelerator-rate") == expected
 
 
+@pytest.mark.parametrize(
+    ("nodes", "accelerators", "too_fast"),
+    [
+        ("4", "0", True),
+        ("256", "0", False),
+        ("4", "2", True),
+        ("4", "4", False),
+    ],
+)
+def test_a_machine_without_a_data_sheet_is_no_faster_than_ten_published_ones(
+    tmp_path: Path,
+    nodes: str,
+    accelerators: str,
+    too_fast: bool,
+) -> None:
+    """1.1 million images/s."""
+    counts = {
+        "number_of_nodes": nodes,
+        "accelerators_per_node": accelerators,
+    }
+    folder = package(tmp_path, SYSTEM | counts)
+    expected = POLICY if too_fast else None
+    assert severity(folder, "impossible-accelerator-rate") == expected
+
+
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     write(tmp_path / "elsewhere.txt", good_run())
     folder = submission(tmp_path / "five", runs=4)
     (folder / "result_4.txt").symlink_to("../elsewhere.txt")
     (folder / "result_5.txt").symlink_to("result_0.txt")
-    names = [check.path.name for check in check_folder(folder, "4.0.0", official=False)]
+    names = [check.path.name for check in judge_path(folder, "4.0.0", official=False)]
     assert names == [*(f"result_{number}.txt" for number in (0, 1, 2, 3, 5)), "five"]
 
 
@@ -439,7 +739,7 @@ def test_logs_have_any_name_that_the_package_checker_finds(tmp_path: Path) -> No
     folder = submission(tmp_path / "five")
     for path in folder.iterdir():
         path.rename(folder / path.name.replace("_", "_4955-240510_"))
-    *logs, _ = check_folder(folder, "4.0.0", official=False)
+    *logs, _ = judge_path(folder, "4.0.0", official=False)
     found = [log.path for log in logs]
     assert found == sorted(folder.glob("result_*.txt"))  # its pattern
     assert len(found) == 5
@@ -447,13 +747,13 @@ def test_logs_have_any_name_that_the_package_checker_finds(tmp_path: Path) -> No
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
     with refused(r"result_\*\.txt expected in it, found none"):
-        check_folder(tmp_path)
+        judge_path(tmp_path)
     with refused(r"result_\*\.txt expected in it, found none"):
         score_folder(tmp_path)
     (tmp_path / "note.txt").write_text("no log\n")
     write(tmp_path / "run_1.log", good_run())
     with refused(r"found none; \S*/run_1\.log has records"):
-        check_folder(tmp_path)
+        judge_path(tmp_path)
 
 
 # --- score --------------------------------------------------------------------------------------

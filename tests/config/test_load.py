@@ -241,7 +241,8 @@ schedule: {warmup: 5}
         ("seed: 1\nname: 'a\neval: {}\n", "x.yaml:4: not valid YAML: .* in line 2, "),
         ("seed: 1\n---\nseed: 2\n", "x.yaml:2: not valid YAML: .*single document"),
         ("seed: 2001-12-99\n", "x.yaml: not valid YAML: "),
-        ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
+        ("- name: a\n", "x.yaml:1: a mapping of sections expected, found a list$"),
+        ("root:x:0\nbin:x:1\n", "x.yaml:1: .* expected, found a single value$"),
         (
             "name: a\nseed: 1\nname: b\n",
             "x.yaml:3: not valid YAML: .name. once .* line 1 ",

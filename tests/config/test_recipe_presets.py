@@ -21,7 +21,7 @@ class Published(NamedTuple):
     ranks: int
     weight_decay: float | None = None
     evaluated: tuple[int, ...] = ()
-    """Epochs after which runs stopped."""
+    """Epochs after which runs stopped, or whose accuracy is printed."""
     top1: float | None = None
     dtype: str = "float16"
 
@@ -56,7 +56,7 @@ OPEN = {
     # Akiba et al., arXiv:1711.04325
     "akiba_1024": in_float32(1024, top1=0.749),
     # You et al., SysML'18, Table 4; arXiv:1709.05011
-    "you_2048_knl": in_float32(2048, top1=0.754),
+    "you_2048_knl": in_float32(2048, evaluated=(64, 90), top1=0.754),
     "you_1600_cpu": in_float32(1600, top1=0.753),
     # the same, and borisgin/nvcaffe, models/alexnet_bn/solver_32k.prototxt
     "you_alexnet_32k": in_float32(2048, 5e-4, (100,), top1=0.586),

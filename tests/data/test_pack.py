@@ -133,6 +133,58 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- what is drawn, what is packed ---------------------------------------------------------------
 
 
+def times_in(folder: Path) -> dict[Path, int]:
+    """When each image below a folder was written."""
+    return {
+        path.relative_to(folder): path.stat().st_mtime_ns
+        for path in folder.rglob("*.JPEG")
+    }
+
+
+def test_drawing_continues_after_a_kill_with_the_same_bytes(
+    drawn: Path,
+    tmp_path: Path,
+) -> None:
+    """What is whole is not drawn again; the image under way is."""
+    out = tmp_path / "images"
+    stop_after = 30
+
+    def stop(done: int, _: int) -> None:
+        if done == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_images(out, SETTINGS, stop)
+    assert names_in(tmp_path) == {".images.partial"}
+    partial = tmp_path / ".images.partial"
+    before = times_in(partial)
+    assert len(before) == stop_after
+    torn, *_ = before
+    del before[torn]
+    (partial / torn).write_bytes((partial / torn).read_bytes()[:-1])
+    make_images(out, SETTINGS)
+    assert names_in(tmp_path) == {"images"}
+    assert contents(out) == contents(drawn)
+    assert times_in(out).items() >= before.items()
+
+
+def test_drawing_with_other_settings_begins_anew(tmp_path: Path) -> None:
+    out = tmp_path / "images"
+    images = tmp_path / ".images.partial"
+    other = SETTINGS.model_copy(update={"seed": 1})
+    contents_of = []
+
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    for settings in (SETTINGS, other):
+        with pytest.raises(KeyboardInterrupt):
+            make_images(out, settings, stop)
+        (image,) = images.rglob("*.JPEG")
+        contents_of.append(image.read_bytes())
+    assert len(set(contents_of)) == 2
+
+
 def test_drawn_files_differ_and_are_the_same_for_a_seed(
     drawn: Path,
     tmp_path: Path,

@@ -57,6 +57,7 @@ kernels.build(kernels.STAMP_SOURCE)
 OTHERS = {
     "data.pack.pack_images": "the next packing continues it, under a lock",
     "data.prepare._draw_once": "of a fixed name under a lock: the next one removes it",
+    "data.synthetic.make_images": "the next drawing continues it, under a lock",
     "data.stage.stage": "of a fixed name under a lock: the next one removes it",
     "launch.job_folder.put_aside": "what is there gets another name",
     "launch.resume._keep_attempt": "what is there gets another name",

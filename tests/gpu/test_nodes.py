@@ -15,11 +15,13 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.engine_environment import engine_environment
 from rn50.launch.launchers import HOROVODRUN
+from tests import mpi
 from tests.gpu.runs import HALF, SHORT
-from tests.waiting import output_of
+from tests.waiting import finished, output_of
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
+NETLAB = HERE.parent / "lab" / "netlab.sh"
 NODES = 2
 SHAPE = ("system.device=gpu", f"system.nodes={NODES}", "system.ranks_per_node=2")
 TORUS = ("comm.algorithm=torus_2d",)
@@ -106,6 +108,55 @@ def test_sums_over_two_nodes_are_the_plain_sums(
         else:
             assert each["ncclAllReduce over 4"] > 0
             assert "ncclReduceScatter" not in each
+
+
+def run_over_mpi(
+    program: Path,
+    out: Path,
+    *overrides: str,
+) -> None:
+    """Start `program` by mpirun on two emulated hosts, two fake GPUs each."""
+    loaded = load("smoke", [*SHAPE, "seed=1", *overrides])
+    (out / "config.yaml").write_text(loaded.to_yaml())
+    settings = engine_environment(loaded.run, os.environ).settings
+    passed = settings | {
+        "FAKECUDA_DEVICES": "2",
+        "FAKECUDA_REPORT": str(out / "fake"),
+        "FAKECUDA_LAZY": "1",
+    }
+    names = [*passed, "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH"]
+    variables = [word for name in names for word in ("-x", name)]
+    mpirun = ["mpirun", "--allow-run-as-root", "--host", "h1:2,h2:2", "-np", "4"]
+    rank = [sys.executable, str(program), str(out / "config.yaml"), str(out)]
+    output_of(
+        [NETLAB, "run", str(NODES), "0", "0", "--", *mpirun, *variables, *rank],
+        env=os.environ | passed,
+        timeout=300,
+    )
+
+
+@mpi.NEEDED
+@pytest.mark.parametrize(("overrides", "limit"), [((), 1e-5), (HALF, 2e-2)])
+def test_hierarchical_sums_within_hosts_by_nccl_and_between_them_by_mpi(
+    overrides: tuple[str, ...],
+    limit: float,
+    fake_environment: Path,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check = finished([NETLAB, "check"])
+    if check.returncode or mpi.LAUNCHER != "mpirun":
+        pytest.skip(check.stderr.strip() or "Open MPI's mpirun expected")
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    body = root / "tests" / "ranks" / "sum_body.py"
+    run_over_mpi(body, tmp_path, "comm.algorithm=hierarchical", *overrides)
+    of_sums, _ = map(float, (tmp_path / "worst.txt").read_text().split())
+    assert of_sums < limit
+    for each in counts_of_ranks(tmp_path):
+        assert each["ncclReduceScatter over 2"] > 0
+        assert each["ncclAllGather over 2"] > 0
+        assert "ncclAllReduce" not in each
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,18 @@ def run_of(config: str, *overrides: str) -> Run:
             (),
             {"HOROVOD_TORUS_ALLREDUCE": "1", "HOROVOD_CYCLE_TIME": "0.2"},
         ),
+        # Fujitsu v0.6, JobScripts/parameters
+        (
+            "abci_2048_open",
+            (),
+            {
+                "NCCL_BUFFSIZE": "2097152",
+                "NCCL_LL_THRESHOLD": "1024",
+                "NCCL_MIN_NRINGS": "4",
+                "NCCL_MAX_NRINGS": "16",
+                "NCCL_NET_GDR_READ": "1",
+            },
+        ),
     ],
 )
 def test_what_a_run_sets(

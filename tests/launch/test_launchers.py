@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from rn50.config.engines import Family
 from rn50.config.load import load
 from rn50.launch.doctor import mpi_rows
 from rn50.launch.engine_environment import EngineSettings
@@ -21,7 +22,7 @@ from rn50.launch.launchers import (
 from rn50.launch.preflight import obstacles
 from rn50.launch.run import load_for_launch
 from rn50.launch.run_files import new_run_folder
-from rn50.train.communication.mpi_library import Family, MpiLibrary
+from rn50.train.communication.mpi_library import MpiLibrary
 from tests.conftest import refused, write_script
 
 COMMAND = ("python", "-m", "rn50.train", "c.yaml")

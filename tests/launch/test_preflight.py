@@ -32,7 +32,7 @@ NEVER = [
     (("quick", "model.layout=NHWC"), "model.layout: NCHW expected on a cpu"),
     (
         ("dgx1_8", "batch.per_rank=1000"),
-        "images in the 16 GiB of a NVIDIA Tesla V100 SXM2 16 GB expected, found 1000",
+        "images in the 16 GiB of NVIDIA Tesla V100 SXM2 16 GB expected, found 1000",
     ),
     (
         ("dgxh100_8", "system.compute_capability=10.0"),

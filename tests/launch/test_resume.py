@@ -171,7 +171,7 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
     write(tmp_path / RESULT, Result("success"))
     monkeypatch.setattr(launch_run, "begin_run", Mock())
     monkeypatch.setattr(launch_run, "_failure_of_attempt", fail)
-    monkeypatch.setattr(launch_run, "check_log", fail)
+    monkeypatch.setattr(launch_run, "judge_path", fail)
     launch_run.run_attempts(Mock(options=Options()), tmp_path, Mock())
     assert launch_run.check_run(LOADED.run, tmp_path).verdict == "NOT_RUN"
     said = capsys.readouterr().err
@@ -185,14 +185,15 @@ def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
     whole: Path,
     tmp_path: Path,
 ) -> None:
-    """Once, without its image set and without a checkpoint."""
+    """Once, as the latest, without its image set and without a checkpoint."""
     run = shutil.copytree(whole, tmp_path / "smoke/1")
     concluded = read_json(run / RESULT)
     verdicts = dict.fromkeys(("check", "official_checker"))
     write_json(run / RESULT, concluded | verdicts | {"reason": ""})
     (run / "report.html").unlink()
     shutil.rmtree(run / "checkpoint")
-    done = rn50("launch", "--resume", str(run), "--json")
+    results = f"system.results={tmp_path}"
+    done = rn50("launch", "--resume", "latest", results, "--json")
     assert done.returncode == 1, done.stderr  # as its launcher would have ended
     again = read_json(run / RESULT)
     assert json.loads(done.stdout) == again

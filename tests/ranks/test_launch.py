@@ -14,6 +14,7 @@ from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import read_events
+from rn50.scaling.work import gradient_bytes
 from tests.conftest import RUN, Rn50, logged, metrics, read_json, stop_of
 from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
@@ -99,10 +100,11 @@ def test_same_seed_same_weights_bit_for_bit(
     small_data: Path,
     whole: Path,
 ) -> None:
-    """However it starts up: overlapped or serial, weights seeded or broadcast."""
+    """However it starts up: overlapped or serial, weights seeded or broadcast; measured or not."""
     rn50(
         "launch",
         *RUN,
+        "log.profile=norms",
         "startup={serial: true, weights: broadcast}",
         f"data.path={small_data}",
         f"system.results={rn50.results}",
@@ -111,6 +113,12 @@ def test_same_seed_same_weights_bit_for_bit(
     results = [read_json(folder / "result.json") for folder in (whole, serial)]
     for key in ("weights_digest", "eval_accuracy"):
         assert results[0][key] == results[1][key]
+    config = load(whole / "config.yaml").run
+    sent_bytes = gradient_bytes(config.model, config.data, "fp32")
+    # a group is filled up for its engine
+    assert results[0]["allreduce_bytes"] == pytest.approx(sent_bytes, rel=1e-3)
+    assert "mfu" not in results[0]  # nothing says what a core could do
+    assert metrics(serial, "norm_ratio")
     assert joined_while_loading(whole)
     assert not joined_while_loading(serial)
 
@@ -163,9 +171,11 @@ def test_one_rank_with_twice_the_batch_trains_alike(
     """The same images in every step, no batch norm: the loss curves agree.
 
     Tolerance 1e-3 of the loss at every one of 20 steps: only the order of float32 sums differs
-    (measured: below 1e-5). A wrong share of the images or a wrong scale is off by 1e-1.
+    (measured: below 1e-5). A wrong share of the images or a wrong scale is off by 1e-1. Gradients
+    are those of all ranks, also where their norms are recorded.
     """
     curves = []
+    norms = []
     for ranks, batch in ((1, 20), (2, 10)):
         rn50(
             "launch",
@@ -180,12 +190,16 @@ def test_one_rank_with_twice_the_batch_trains_alike(
             "eval.period=1",
             "eval.offset=0",
             "log.every=1 steps",
+            "log.profile=norms",
             "schedule.warmup=10 steps",
             f"data.path={small_data}",
             f"system.results={rn50.results}",
         )
         points = metrics(rn50.run_folder(), "train")
         curves.append([point["loss"] for point in points])
+        first, *_ = metrics(rn50.run_folder(), "gradient_norm")
+        norms.append(first["conv0_weight"])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
     of_one, of_two = curves
     assert len(of_one) == 20
     assert of_two == pytest.approx(of_one, abs=1e-3)

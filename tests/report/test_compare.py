@@ -35,6 +35,7 @@ from tests.compliance.log_text import (
     find,
     good_run,
     last,
+    put,
     vary,
     write,
 )
@@ -203,6 +204,7 @@ def study(tmp_path: Path) -> Path:
         last(run, "run_stop").time_ms += 1000 * number
         if number == 3:
             run = with_curve(lambda _: 0.5)
+        put("submission_division", "open")(run)  # whose target is its own
         write(folder / "result_0.txt", run)
         base_lr = 0.2 - 0.1 * (number // 2)
         write_config(
@@ -472,6 +474,55 @@ def test_hostile_text_is_text_and_the_one_script_is_ours(
     assert page == page_of(paths)
 
 
+ROWS = """(() => {
+  const table = document.querySelector(".runs");
+  return {
+    heights: [...table.tBodies[0].rows].map(row => row.offsetHeight),
+    scrolls: table.offsetWidth > table.parentElement.clientWidth,
+    shadow: getComputedStyle(table.parentElement).backgroundImage,
+  };
+})()"""
+
+
+@pytest.mark.slow
+def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
+    measure: Measure, tmp_path: Path
+) -> None:
+    paths = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for number in range(5):
+            number += 5 * (name == "b")
+            run = vary(good_run(), number)
+            find(run, "seed").value = (1 << 62) + number
+            write(folder / f"result_{number}.txt", run)
+        paths.append(str(folder))
+    page = tmp_path / "runs.html"
+    page.write_text(page_of(paths))
+    shown = measure(page, ROWS, width=800)
+    assert shown["scrolls"]
+    assert "linear-gradient" in shown["shadow"]
+    assert max(shown["heights"]) < 60  # two lines of a name; five of seeds had 110
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("Org/results/box/resnet", "Org/box"),
+        ("Org/results/flat", "Org/flat"),
+        ("Org/results/two/bert", "Org/two/bert"),
+    ],
+)
+def test_a_submission_has_its_submitters_name(
+    tmp_path: Path, folder: str, name: str
+) -> None:
+    logs = tmp_path / folder
+    logs.mkdir(parents=True)
+    write(logs / "result_0.txt", good_run())
+    assert compared(logs).names == (name,)
+
+
 CLICKS = """(() => {
   const letters = () =>
     [...document.querySelectorAll(".runs tbody b")].map(one => one.textContent).join("");
@@ -509,10 +560,10 @@ def test_a_click_sorts_the_page(
     assert shown["width"] == width
     assert shown["sorted_by"].startswith("time to")
     letters = "".join(map(letter, range(24)))
-    reached = letters.replace("C", "")
+    results = letters.replace("C", "").replace("D", "")
     known = letters.replace("D", "")
     assert shown["orders"] == [
-        f"{reached[::-1]}C",
+        f"{results[::-1]}CD",
         f"{known[::-1]}D",
         f"{known}D",
     ]

@@ -4,10 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from rn50.cli.log import log_compare
 from rn50.config.load import load, load_system
-from rn50.report.published import machine_of, standing, standing_of
+from rn50.report.published import (
+    beside_published,
+    machine_of,
+    standing,
+    standing_of,
+)
+from rn50.report.run_folder import read_subjects
 from rn50.scaling.epochs import read_table
-from tests.compliance.log_text import good_run, put, write
+from tests.compliance.log_text import good_run, last, put, write
+from tests.conftest import write_json
+from tests.report.conftest import write_config
 from tests.report.test_report import page_of
 from tests.report.test_show import shown, summary_of
 
@@ -71,3 +80,42 @@ def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
     assert standing_of(tmp_path, run, [summary]) is not None
     easier = summary._replace(target=0.7)
     assert standing_of(tmp_path, run, [easier]) is None
+
+
+def evaluated(
+    folder: Path,
+    preset: str,
+    *overrides: str,
+    epoch: int = 90,
+) -> Path:
+    """The folder of a run whose last evaluation is that of an epoch."""
+    folder.mkdir()
+    write_config(folder, *overrides, preset=preset)
+    run = good_run()
+    accuracy = last(run, "eval_accuracy")
+    accuracy.value = 0.7123
+    accuracy.metadata["epoch_num"] = epoch
+    write(folder / "result_0.txt", run)
+    return folder
+
+
+def test_a_run_of_fujitsus_preset_is_shown_beside_the_published_runs(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Under another name too, which the origins of its values tell."""
+    label = "Fujitsu, MLPerf v0.6, 5 runs"
+    sentence = f"Accuracy 0.7123 after epoch 90, published 0.7593 to 0.7611 ({label})"
+    ours = evaluated(tmp_path / "ours", "abci_2048_open")
+    assert f"{sentence}." in page_of(ours)
+    renamed = evaluated(tmp_path / "renamed", "abci_2048_open", "name=mine")
+    assert label not in page_of(renamed)
+    write_json(renamed / "origins.json", {"seed": "config/abci_2048_open.yaml:3"})
+    assert page_of(renamed).count(label) > 2  # the charts, in two sizes
+    other = evaluated(tmp_path / "other", "dgxa100_8")
+    assert label not in page_of(other)
+    log_compare([ours, other])
+    printed = capsys.readouterr().out
+    assert f"\nA: {sentence}\n" in printed
+    (early,) = read_subjects(evaluated(tmp_path / "early", "abci_2048_open", epoch=3))
+    assert not beside_published(early)  # no published run has that epoch

@@ -10,6 +10,7 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.report.html import render_report, write_report
+from rn50.report.norms import norm_ratios
 from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from tests.checkout import SHARED
@@ -41,6 +42,31 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
         }
         for i in range(1, steps + 1)
     ]
+
+
+def norm_records(points: int = 4) -> list[dict[str, object]]:
+    """Of two layers and a bias; the ratios rise and fall, as a straight line is drawn by its
+    ends."""
+    records = []
+    for i in range(1, points + 1):
+        jagged = i / (1 + i % 2)
+        values = {
+            "weight_norm": 7.125,
+            "gradient_norm": 0.25,
+            "norm_ratio": 10 * jagged,
+            "trust_ratio": jagged / 100,
+        }
+        for kind, value in values.items():
+            record: dict[str, object] = {
+                "kind": kind,
+                "step": 20 * i,
+                "conv1_weight": value,
+                "conv2_weight": 2 * value,
+            }
+            if kind != "trust_ratio":
+                record["fc_bias"] = 3.5
+            records.append(record)
+    return records
 
 
 def span(
@@ -90,7 +116,14 @@ def run_folder(tmp_path: Path) -> Path:
         "command": ["a", "b"],
     }
     write_json(folder / "environment.json", environment)
-    write_json(folder / "result.json", {"ranks": 2, "status": "success"})
+    result = {
+        "ranks": 2,
+        "status": "success",
+        "flops": 2_826_000_000_000_000,
+        "mfu": 0.3825,
+        "allreduce_bytes": 51_100_000,
+    }
+    write_json(folder / "result.json", result)
     return folder
 
 
@@ -201,6 +234,9 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         f"rn50 launch {run_folder}/config.yaml",
         "packages.mxnet",
         "base_learning_rate",
+        "FLOPs2.826e+15",
+        "MFU38.25 %",
+        "Allreduced51.10 MB",
         "config/smoke.yaml",  # where a value of the config comes from
         "command line",
         load("smoke", ["seed=7", "eval.target=0.7"]).sha256,
@@ -211,6 +247,35 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
     links = {value for name, value in shape.attributes if name == "href"}
     assert len(ids) == len(set(ids))
     assert links <= set(ids)
+
+
+def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
+    assert "Norms by layer" not in text_of(run_folder)
+    write_metrics(run_folder, [*train_records(), *norm_records()])
+    page = page_of(run_folder)
+    text = " ".join(Shape(page).text.split())
+    for said in (
+        "All tensors at step 80",
+        "conv2_weight14.250.5800.08",
+        "fc_bias3.53.53.5-",
+        "Norm ratio by layer",
+        "Norm ratio by step",
+    ):
+        assert said in text, said
+    for step in (20, 60, 80):  # the first, the middle, the last
+        assert f"step {step}" in text
+
+
+def test_a_layer_without_a_gradient_leaves_a_gap() -> None:
+    record = {
+        "step": 20,
+        "a_weight": 2.0,
+        "b_weight": None,
+        "c_weight": 8.0,
+    }
+    (row,) = norm_ratios([record, {"step": 40}])
+    assert len(row.by_layer) == 3
+    assert row.numbers == [2.0, 8.0]
 
 
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
@@ -294,11 +359,12 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
         run = good_run()
         last(run, "eval_accuracy").metadata["epoch_num"] = epoch
         write(run_folder / "result_0.txt", run)
-        write_metrics(run_folder, [*train_records(), *step_records(), *hostile])
+        usual = [*train_records(), *step_records(), *norm_records()]
+        write_metrics(run_folder, [*usual, *hostile])
         (subject,) = read_subjects(run_folder)
         return page_charts([("_", subject)])
 
-    records = [*train_records(), *step_records()]
+    records = [*train_records(), *step_records(), *norm_records()]
     for record in records:
         for key in record.keys() - {"kind", "step"}:
             record[key] = 1e308
@@ -308,9 +374,9 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
 def test_a_page_does_not_grow_with_the_log_points(run_folder: Path) -> None:
     """5,000 made a page of 3 MB: no more are drawn than a chart has across."""
     write_config(run_folder, "seed=7", "optimizer.base_lr=0.5")
-    records = [*train_records(5000), *step_records(5000)]
+    records = [*train_records(5000), *step_records(5000), *norm_records(5000)]
     write_metrics(run_folder, records)
-    assert len(page_of(run_folder)) < 800_000
+    assert len(page_of(run_folder)) < 1_000_000
 
 
 # --- the command and the launcher -----------------------------------------------------------------

@@ -119,23 +119,6 @@ def _torus_2d(
     yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _hierarchical(
-    members: Ranks,
-    n_bytes: float,
-) -> Rounds:
-    """Reduce to the first of each row, a ring of those, broadcast: all bytes go across."""
-    leaders = members[:, 0]
-    others = members.T[1:]
-    chunk = n_bytes / members.shape[1]
-    yield from _half_ring(members, n_bytes, reduce=True)
-    for member in others:
-        yield Round(member, leaders, chunk, reduce=False)
-    yield from _ring(leaders, n_bytes)
-    for member in others:
-        yield Round(leaders, member, chunk, reduce=False)
-    yield from _half_ring(members, n_bytes, reduce=False)
-
-
 def _recursive_doubling(
     ranks: Ranks,
     n_bytes: float,
@@ -238,7 +221,7 @@ SCHEDULES: dict[str, Callable[[Ranks, float], Rounds]] = {
     "recursive_doubling": _recursive_doubling,
     "recursive_halving_doubling": _halving_doubling,
     "torus_2d": _torus_2d,
-    "hierarchical": _hierarchical,
+    "hierarchical": _torus_2d,
     "double_tree": _double_tree,
 }
 

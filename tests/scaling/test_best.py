@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,16 +51,17 @@ def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
         for groups, algorithm in (
             ("single", "ring"),
             ("equal_bytes(4)", "double_tree"),
+            ("equal_bytes(8)", "auto"),
         ):
-            other = replace(best.job, groups=groups, algorithm=algorithm)
+            other = job(128, best.job.batch, groups=groups, algorithm=algorithm)
             assert best.run.total_s <= predict(other).run.total_s
 
 
 def test_what_is_given_is_not_searched_and_one_node_has_no_torus() -> None:
     for best in best_of(128, algorithm="torus_2d"):
-        assert best.job.algorithm == "torus_2d"
+        assert best.job.plan.algorithm == "torus_2d(16x8)"
     for best in best_of(8):
-        assert best.job.algorithm in ("ring", "double_tree", None)
+        assert best.job.plan.algorithm in ("ring", "double_tree", "auto")
 
 
 def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:

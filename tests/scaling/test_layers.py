@@ -1,20 +1,25 @@
 """ResNet-50 by layer against the trainer's network and published figures."""
 
 import math
+from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rn50.config.schema import Model
+from rn50.config.resnet_stages import UNITS
+from rn50.config.schema import Data, Model
 from rn50.scaling.layer_table import (
     BATCH_NORM_EXCHANGES,
     backward_fraction,
     ready_shares,
+    resnet,
     resnet50,
     wire_groups,
 )
 from rn50.scaling.train_time import BATCH_NORM_STATISTICS_BYTES
+from rn50.scaling.work import training_flops
 from tests.scaling.test_groups import RULES
 
 ELEMENTS = 25_557_032
@@ -41,6 +46,37 @@ def test_tensors_are_those_of_the_trainers_network() -> None:
     elements = sum(math.prod(p.shape) for p in statistics)
     assert 4 * elements == BATCH_NORM_STATISTICS_BYTES
     assert len(statistics) == BATCH_NORM_EXCHANGES
+
+
+NETWORKS = [
+    {"depth": depth, "width": width, "stem": stem, "norm": norm}
+    for depth, width, stem, norm in product(
+        UNITS, (16, 64), ("imagenet", "small"), ("batch", "none")
+    )
+]
+
+
+@pytest.mark.parametrize("choices", NETWORKS, ids=str)
+def test_flops_and_tensors_are_those_of_every_residual_network(choices: Any) -> None:
+    """A side that no stride divides, so that each rounding counts; images have 3 channels."""
+    from rn50.train.gpu.layer_calls import Convolution, Dense, LayerList
+    from rn50.train.network.build import trainable
+    from rn50.train.network.resnet import ResNet
+
+    model = Model(layout="NHWC", **choices)
+    data = Data(classes=10, crop_px=75)
+    net = ResNet(model, data.classes)
+    described = [(tensor.name, tensor.size) for tensor in resnet(model, 75, 10)[1]]
+    assert described == [(p.name, math.prod(p.shape)) for p in trainable(net)]
+    if model.norm == "none":  # a plan has none
+        return
+    flops = 0
+    plan = LayerList(net, 75, 75)
+    for layer in plan.layers:
+        if isinstance(layer, Convolution | Dense):
+            maps = plan.values[layer.target]
+            flops += 6 * math.prod(layer.weight.shape) * maps.height * maps.width
+    assert training_flops(model, data) == flops
 
 
 def test_published_flops() -> None:

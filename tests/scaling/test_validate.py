@@ -20,6 +20,7 @@ from rn50.scaling.validate import (
     validate,
 )
 from tests.conftest import Rn50
+from tests.scaling import pictures
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +151,14 @@ def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> 
         assert score.large.mean_absolute_error <= 0.06
 
 
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_the_pictures_are_as_they_are_drawn(name: str) -> None:
+    drawn = pictures.PICTURES[name]()
+    assert (pictures.FOLDER / name).read_text() == drawn, (
+        "python -m tests.scaling.pictures"
+    )
+
+
 @pytest.mark.in_process
 def test_a_described_gpu_needs_no_point(
     rn50: Rn50,
@@ -162,7 +171,7 @@ def test_a_described_gpu_needs_no_point(
     )
     size = ("--gpus", "8", "--batch-per-gpu", "400")
     shown = rn50("predict", "--system", str(sheet), *size)
-    assert "calibrated on the data sheet\n" in shown.stdout
+    assert "calibrated on the data sheet: it was not measured\n" in shown.stdout
     faster = rn50("predict", "--system", str(sheet), *size, "--json")
     ours = rn50("predict", "--system", "dgxh100", *size, "--json")
     now = json.loads(ours.stdout)

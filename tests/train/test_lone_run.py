@@ -17,6 +17,7 @@ from rn50.launch.resume import begin_attempt
 from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
 from rn50.logging.run_time import run_time
+from rn50.scaling.work import training_flops
 from rn50.train import run, trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of
 from rn50.train.checkpoint.folder import checkpoints_in
@@ -131,6 +132,9 @@ def saved(folder: Path) -> list[int]:
 
 def test_what_a_run_leaves(whole: Path) -> None:
     record = result(whole)
+    config = load("smoke", list(CONFIG)).run
+    image_flops = training_flops(config.model, config.data)
+    assert image_flops
     evaluations = metrics(whole, "eval")
     places = [(e["epoch"], e["step"], e["total"]) for e in evaluations]
     assert places == [
@@ -145,9 +149,12 @@ def test_what_a_run_leaves(whole: Path) -> None:
         "seed": 1,
         "global_batch_size": 10,
         "eval_accuracy": evaluations[-1]["correct"] / 20,
+        "flops": 160 * image_flops,
+        "allreduce_bytes": 0,
     }
     assert record.items() >= expected.items()
     assert "stopped" not in record
+    assert record["storage_read_bytes"] >= 0
     points = metrics(whole, "train")
     assert [p["step"] for p in points] == [3, 6, 9, 12]
     assert len({p["loss_scale"] for p in points}) > 2
@@ -216,7 +223,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     stops_at: int,
 ) -> None:
     """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
-    it goes on: a point's loss is the mean over its steps, whichever they are."""
+    it goes on, with norms: a point's loss is the mean over its steps, whichever they are."""
     folder = train(tmp_path / "run", limit)
     stopped = {
         "by": "",
@@ -226,8 +233,12 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
     assert stop_of(folder) == "aborted"
-    train(folder, "log.every=1 steps")
+    train(folder, "log.every=1 steps", "log.profile=norms")
     assert result(folder)["resumed_after_step"] == stops_at
+    for quantity in ("weight_norm", "gradient_norm", "norm_ratio", "trust_ratio"):
+        measured = [record["step"] for record in metrics(folder, quantity)]
+        assert measured == list(range(stops_at + 1, 13))
+    assert not metrics(whole, "weight_norm")
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
     assert of_training(folder) == of_training(whole)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.engines import Family
 from rn50.train.communication.mpi_library import (
-    Family,
     MpiLibrary,
     family_of,
     horovods_mpi,

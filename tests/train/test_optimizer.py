@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -60,6 +61,7 @@ PUBLISHED = {
     "fujitsu": Published(WEIGHTS, WEIGHTS, 0.0025, 1e-9, False),
     "sony": Published(ALL, ALL, 0.01, 1e-6, False),
 }
+"""Those that are of the formula below; akiba's has no trust."""
 
 
 def values_of(parameters: Parameters) -> dict[str, Any]:
@@ -80,7 +82,8 @@ class Reference:
         self.s = s
         keys = ("eta", "epsilon", "momentum_correction")
         given = {key: getattr(s, key) for key in keys if getattr(s, key) is not None}
-        self.rule = PUBLISHED[s.variant]._replace(**given)
+        rule = PUBLISHED.get(s.variant, PUBLISHED["sgd"])
+        self.rule = rule._replace(**given)
         self.last_lr = 0.0
 
     def step(
@@ -240,6 +243,110 @@ def test_matches_the_reference(
         )
 
 
+MEASURED = [
+    *((variant, path, "float32") for variant in VARIANTS for path in PATHS),
+    *(("fujitsu", path, "float16") for path in PATHS[1:]),
+]
+
+
+@pytest.mark.parametrize(("variant", "path", "dtype"), MEASURED)
+def test_measured_norms_are_those_of_the_update_and_change_no_bit(
+    variant: str,
+    path: str,
+    dtype: str,
+) -> None:
+    """Of the weights before the update and the mean gradients, without the loss scale."""
+    s = Optimizer(
+        variant=variant,
+        base_lr=9.0,
+        weight_decay=5e-2,
+    )
+    parameters = build_as(dtype)
+    updater = updater_of(
+        parameters,
+        s,
+        path,
+        scaler=LossScaler(64.0),
+    )
+    others = build_as(dtype)
+    measured = updater_of(
+        others,
+        s,
+        path,
+        scaler=LossScaler(64.0),
+    )
+    now = Settings(0.1, 0.9, BATCH)
+    for step in (6, 7):
+        w = masters_of(others, measured)
+        gradients = take_step(
+            updater,
+            parameters,
+            step,
+            now,
+            dtype,
+        )
+        for name, p in others.items():
+            p.grad()[:] = gradients[name] * 64.0
+        norms = measured.norms(measured.measured_step(step, now))
+        expected = norms_of(w, gradients, Reference(build(), s))
+        for quantity, values in norms.items():
+            assert values == pytest.approx(
+                expected[quantity],
+                rel=2e-5,
+                nan_ok=True,
+            )
+        after = values_of(others)
+        for name, value in values_of(parameters).items():
+            assert (value == after[name]).all()
+
+
+def build_as(dtype: str) -> Parameters:
+    parameters = build()
+    for name, p in parameters.items():
+        if name.endswith("weight"):
+            p.cast(dtype)
+    return parameters
+
+
+def masters_of(
+    parameters: Parameters,
+    updater: optimizer.Updater,
+) -> dict[str, Any]:
+    """The float32 weights, in float64."""
+    w = values_of(parameters)
+    for name, array in updater.arrays().items():
+        kind, _, tensor = name.partition("/")
+        if kind == "master":
+            w[tensor] = array.asnumpy().astype(float)
+    return w
+
+
+def norms_of(
+    w: dict[str, Any],
+    gradients: dict[str, Any],
+    reference: Reference,
+) -> dict[str, dict[str, float]]:
+    """What a step should measure, by quantity and tensor."""
+    expected = defaultdict[str, dict[str, Any]](dict)
+    for name in SHAPES:
+        g = gradients[name] / BATCH
+        weight_norm = np.linalg.norm(w[name])
+        gradient_norm = np.linalg.norm(g)
+        expected["weight_norm"][name] = weight_norm
+        expected["gradient_norm"][name] = gradient_norm
+        with np.errstate(divide="ignore"):
+            ratio = weight_norm / gradient_norm
+        expected["norm_ratio"][name] = ratio
+        ending = name.partition("_")[2]
+        if ending in reference.rule.scaled:
+            decay = 0.0
+            if ending in reference.rule.decayed:
+                decay = reference.s.weight_decay
+            trust = reference.trust(w[name], g, decay)
+            expected["trust_ratio"][name] = trust
+    return expected
+
+
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 @pytest.mark.parametrize("variant", ["sgd", "fujitsu"])
 def test_float16_weights_follow_float32_masters(
@@ -290,6 +397,32 @@ def test_float16_weights_follow_float32_masters(
             atol=2e-4,
             err_msg=name,
         )
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("norm_w", "norm_g", "ratio"),
+    [
+        (6.400, 0.001734, 3690.9),
+        (0.098, 0.004909, 19.96),
+    ],
+)
+def test_the_trust_ratios_of_you_et_al_table_3(
+    norm_w: float,
+    norm_g: float,
+    ratio: float,
+    path: str,
+) -> None:
+    """AlexNet's fc6.1 and conv1.1, where they print 3690 and 20."""
+    layer = gluon.Parameter("fc_weight", shape=(4, 4))
+    layer.initialize(ctx=mx.cpu())
+    layer.set_data(mx.nd.full((4, 4), norm_w / 4))
+    layer.grad()[:] = norm_g / 4
+    settings = Optimizer(variant="you", weight_decay=0.0)
+    updater = updater_of({"fc_weight": layer}, settings, path)
+    updater.step(1, Settings(1.0, 0.0, 1))
+    moved = norm_w - np.linalg.norm(layer.data().asnumpy())
+    assert moved / norm_g / 0.001 == pytest.approx(ratio, rel=5e-4)
 
 
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])

@@ -85,6 +85,14 @@ def test_settings_follow_the_batch(
     assert at(last + 1) == pytest.approx(expected)
 
 
+def test_a_batch_that_grows_can_leave_the_rate_as_it_is() -> None:
+    """Smith et al., arXiv:1711.00489: the batch in place of the rate."""
+    plan, at = settings(CHANGE, "schedule.shape=step", "optimizer.base_lr=0.1")
+    steps = range(plan.warmup_steps, plan.total_steps + 1)
+    assert {at(step).lr for step in steps} == {0.1}
+    assert {at(step).global_batch_size for step in steps} == {32, 64}
+
+
 @pytest.mark.parametrize(
     ("epoch", "share"),
     [

@@ -125,6 +125,12 @@ class Communicator:
             if gradient_dtype == "float16" and bucket.dtype != np.float16
         }
 
+    @property
+    def step_bytes(self) -> int:
+        """What `reduce` sums, as it travels."""
+        arrays = [self._halves.get(n, bucket) for n, bucket in enumerate(self.buckets)]
+        return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
 
@@ -243,6 +249,8 @@ class Communicator:
 
 class LoneCommunicator(Communicator):
     """One rank without others: every sum is its own share, nothing is sent and nothing waits."""
+
+    step_bytes = 0
 
     def _open_connections(self) -> None:
         pass

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...config.schema import Run
+from ...config.values import profiled_steps
 from ...logging.timeline import Timeline
-from ...scaling.cost import allreduce_of, parse_algorithm
+from ...scaling.communication import with_grid
+from ...scaling.cost import parse_algorithm
 from ..activity import talks_to_ranks
 from ..mxnet_import import load_cuda
 from ..mxnet_package import library
@@ -41,7 +43,9 @@ class Connection:
         *,
         over_mpi: bool,
     ) -> None:
-        if run.log.profile:  # else Horovod starts no timeline while ranks run
+        if profiled_steps(
+            run.log.profile
+        ):  # else Horovod starts no timeline while ranks run
             os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
         self._timeline = timeline
         self._over_mpi = over_mpi
@@ -52,7 +56,8 @@ class Connection:
         if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):
             from horovod.common.process_sets import ProcessSet
 
-            _, sides = parse_algorithm(allreduce_of(run), ranks)
+            algorithm = with_grid(run.comm.algorithm, run.system, ranks)
+            _, sides = parse_algorithm(algorithm, ranks)
             numbers = np.arange(ranks).reshape(sides or ranks)
             self.rows = [ProcessSet(row.tolist()) for row in numbers]
             self.columns = [ProcessSet(column.tolist()) for column in numbers.T]

@@ -10,20 +10,12 @@ import ctypes
 import re
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from ...config.engines import PRODUCTS, Family
 from ...config.programs import ask
 from ..mxnet_package import package_folder
 
-Family = Literal["openmpi", "spectrum", "mpich", "intel", "mvapich", "cray"]
-PRODUCTS: dict[Family, str] = {
-    "openmpi": "Open MPI",
-    "spectrum": "Spectrum MPI",
-    "mpich": "MPICH",
-    "intel": "Intel MPI",
-    "mvapich": "MVAPICH",
-    "cray": "Cray MPICH",
-}
 MPICH_ABI: tuple[Family, ...] = ("mpich", "intel", "mvapich", "cray")
 """The families that share the binary interface of 2013."""
 

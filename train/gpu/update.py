@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from mxnet import nd
+from numpy.typing import NDArray as Array
 
 from ..communication.buckets import side_by_side
 from ..schedule import Settings
-from ..update.optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
+from ..update.optimizer import AKIBA_EPSILON, AKIBA_MU2, Measured, Updater
 from .calls import Call, Segment, data_address, float_bits
 from .plan_operators import PlanOperators
 
@@ -76,6 +77,7 @@ class PlanUpdater(Updater):
                 dtype=dtype,
             )
 
+        self._first_blocks = np.cumsum([0, *chunks[:-1]])
         self._table = on_device(rows, "int64")
         numbers = np.arange(len(tensors))
         self._chunks = on_device(np.repeat(numbers, chunks), "int32")
@@ -96,7 +98,7 @@ class PlanUpdater(Updater):
             ],
             self._settings,
             self._buckets,
-            [self._settings, *changed, self._rates],
+            [self._settings, *changed, self._sums, self._rates],
         )
         self.written_last = weights
 
@@ -149,6 +151,18 @@ class PlanUpdater(Updater):
             name = "update_rmsprop"
             arguments += [AKIBA_MU2, AKIBA_EPSILON]
         return self._call(name, self._blocks, *arguments)
+
+    def measured_step(self, step: int, now: Settings) -> Measured:
+        rescale = self._rescale(now)
+        self.step(step, now)
+        # a copy: the next steps write theirs before this one is read
+        squares = nd.empty(self._sums.shape, self.operators.ctx)
+        self._sums.copyto(squares)
+        return Measured(squares, rescale)
+
+    def _by_tensor(self, squares: Array[np.float64]) -> Array[np.float64]:
+        """A block has the sums of its chunk, of weight and gradient."""
+        return np.add.reduceat(squares.reshape(-1, 2), self._first_blocks).T
 
     def _apply(self, step: int, now: Settings) -> None:
         settings = [

@@ -10,14 +10,9 @@ from typing import Any
 
 from mxnet.gluon import nn
 
-from ...config.resnet_stages import BASIC_DEPTHS, UNITS
+from ...config.resnet_stages import BASIC, BASIC_DEPTHS, BOTTLENECK, UNITS, Block
 from ...config.schema import Model
 from .layers import Network
-
-# Convolutions of a block: kernel, and channels in multiples of the stage's width.
-Block = tuple[tuple[int, int], ...]
-BASIC: Block = ((3, 1), (3, 1))
-BOTTLENECK: Block = ((1, 1), (3, 1), (1, 4))
 
 
 def rectify(F: Any, x: Any) -> Any:

@@ -1,0 +1,122 @@
+"""Several logs and folders, judged one by one and then together as a round."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+from ..config.finding import POLICY
+from ..config.progress import Progress, silent
+from ..logging.places import NoLogs, is_one_run
+from .check_log import CANNOT_READ, VERDICTS, Check, verdict_of
+from .likeness import Alike, Trace, find_alike, traces_of
+from .rule import FOLDER, ROUND
+from .submission import find_in, judge_path
+
+
+class Round:
+    """What is kept of its entries: a log has megabytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.verdicts: list[str] = []
+        self._traces: dict[Path, list[Trace]] = {}
+        """Of each submission; one run of ours, which its seed repeats, is none."""
+
+    def add(self, checks: Sequence[Check]) -> None:
+        """Add the judgement on an entry."""
+        *logs, whole = checks
+        self.verdicts.append(whole.verdict)
+        if whole.kind == FOLDER and not is_one_run(whole.path):
+            self._traces[whole.path.resolve()] = traces_of(logs)
+
+    def name_of(self, log: Path) -> str:
+        """The name of a log in it."""
+        return os.path.relpath(log, self.path)
+
+    @cached_property
+    def alike(self) -> list[Alike]:
+        """The logs of different entries that are of one run. What was not edited is policy: systems
+        are submitted again with their power."""
+        pairs = find_alike([*chain.from_iterable(self._traces.values())])
+        return [
+            pair._replace(severity=POLICY if pair.is_same else "")
+            for pair in pairs
+            if pair.first.parent != pair.second.parent
+        ]
+
+    @property
+    def summary(self) -> str:
+        """`18 entries: 8 POLICY, 10 FAIL`."""
+        counts = Counter(self.verdicts)
+        each = [
+            f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]
+        ]
+        return f"{len(self.verdicts)} entries: {', '.join(each)}"
+
+    def judge(self) -> Check:
+        """The judgement on all together."""
+        findings = find_in(self, ROUND)
+        worst = max((*self.verdicts, verdict_of(findings)), key=VERDICTS.index)
+        return Check(
+            path=self.path,
+            verdict=worst,
+            cause=self.summary,
+            ruleset="",
+            ruleset_source="",
+            official=None,
+            findings=findings,
+            kind=ROUND,
+        )
+
+
+def judge_all(
+    paths: Sequence[Path],
+    ruleset: str | None = None,
+    *,
+    official: bool | None = None,
+    top: Path | None = None,
+    advance: Progress = silent,
+) -> Iterator[tuple[Check, ...]]:
+    """The judgement on each path and, of several, last that on the round.
+
+    Raises UserError: as `judge_path`, but that a folder of several may have no logs.
+
+    Args:
+        paths: logs and folders of logs.
+        ruleset: None: found from the logs.
+        official: whether the official checker judges too; None: logs that are not huge.
+        top: the folder of the round; None: the one that all lie in.
+        advance: told how many are judged.
+    """
+    if top is None:
+        top = Path(os.path.commonpath([path.absolute() for path in paths]))
+    entries = Round(top)
+    for number, path in enumerate(paths):
+        advance(number, len(paths))
+        try:
+            checks = judge_path(path, ruleset, official=official)
+        except NoLogs as error:
+            if len(paths) == 1:
+                raise
+            checks = (_without_logs(path, error),)
+        entries.add(checks)
+        yield checks
+    advance(len(paths), len(paths))
+    if len(paths) > 1:
+        yield (entries.judge(),)
+
+
+def _without_logs(folder: Path, error: NoLogs) -> Check:
+    return Check(
+        path=folder,
+        verdict=CANNOT_READ,
+        cause=str(error).removeprefix(f"{folder}: "),
+        ruleset="",
+        ruleset_source="",
+        official=None,
+        findings=(),
+        kind=FOLDER,
+    )
