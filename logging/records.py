@@ -123,7 +123,8 @@ class ReferenceRate:
 class Result:
     """result.json. Rank 0 writes it where the ranks ended in order, and the launcher adds `reason`,
     `next` and the verdicts; of another run the launcher writes what it knows. `graphs`: which parts
-    of rank 0's steps ran as CUDA graphs, as "2 of 4 segments"; None: on CPUs."""
+    of rank 0's steps ran as CUDA graphs, as "2 of 4 segments"; None: on CPUs.
+    `norms`: how its batch norms ran; None: as MXNet's operators."""
 
     status: str
     reason: str = ""
@@ -148,6 +149,7 @@ class Result:
     config_sha256: str = ""
     seed: int | None = None
     graphs: str | None = None
+    norms: str | None = None
     weights_digest: str = ""
     clock: Clocks | None = None
     resumed_after_step: int | None = None

@@ -28,6 +28,24 @@ class Graphs(NamedTuple):
         return f"{self.captured} of {self.parts} segments"
 
 
+class NormLayers(NamedTuple):
+    """How the batch norms of a step run: `norms` was chosen, and so many layers have their sums
+    from the convolution before them, those of backward from the one after, and are applied by it.
+    """
+
+    norms: str
+    layers: int
+    sums: int
+    slopes: int
+    applied: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.norms}: of {self.layers} layers convolutions sum {self.sums}, "
+            f"{self.slopes} in backward, and apply {self.applied}"
+        )
+
+
 class Operators:
     """MXNet's operators, on a CPU or a GPU of whose capability its wheel holds machine code."""
 
@@ -43,6 +61,9 @@ class Operators:
     def stamp(self) -> Stamp | None:
         """What notes the time for `step_times.py`, if not the host's clock."""
         return None
+
+    norm_layers: NormLayers | None = None
+    """None: they are MXNet's operators."""
 
     @property
     def graphs(self) -> Graphs | None:

@@ -35,7 +35,7 @@ RATE_WINDOW_S = 60.0
 """The rate for people and the time that is left look back so far: one slow interval must not
 decide them."""
 _ROW_BYTES = 2048
-"""A rank's figures as JSON: 20 numbers and a name of at most 64 characters."""
+"""A rank's figures as JSON: 20 numbers and three names of at most 100 characters."""
 
 
 class RecentRate:
@@ -207,6 +207,7 @@ class RunLog:
             config_sha256=context.loaded.sha256,
             seed=run.seed,
             graphs=ranks["graphs"][0],
+            norms=ranks["norms"][0],
             weights_digest=weights_digest(net).hex(),
             clock=context.clock.comparison(),
             resumed_after_step=context.resumed.meta.step if context.resumed else None,
@@ -249,8 +250,8 @@ def gather_ranks(
     Returns:
         host, steps, the percentiles of `step_times.percentiles`, the most memory that the process
         held, CPU time, bytes read from storage, the most memory that the GPU (all of its processes)
-        held, and how much of a step ran as CUDA graphs; None stands for what does not apply. Ranks
-        above 0, which write no file: no columns.
+        held, how much of a step ran as CUDA graphs, and how its norms ran; None stands for what
+        does not apply. Ranks above 0, which write no file: no columns.
     """
     steps = len(phases_ms)
     times: dict[str, float | None] = {}
@@ -271,6 +272,7 @@ def gather_ranks(
         "storage_read_bytes": read_bytes,
         "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
         "graphs": str(graphs) if (graphs := comm.operators.graphs) else None,
+        "norms": str(norms) if (norms := comm.operators.norm_layers) else None,
     }
     row = json.dumps(figures).encode().ljust(_ROW_BYTES)
     everyone = comm.gather_bytes(row, "ranks")

@@ -19,7 +19,6 @@ from ctypes import byref, c_void_p
 from functools import partial
 from importlib import metadata
 from itertools import count, pairwise
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -487,8 +486,9 @@ def moved_bytes(entry: Any, tape: Any) -> int:
     from mxnet import nd
 
     from rn50.train.gpu.memory import Buffer
+    from rn50.train.gpu.tape import words_of
 
-    words = list(getattr(tape, "words_of", attrgetter("words"))(entry))
+    words = list(words_of(entry))
     if entry.function == "cudnnBatchNormalizationBackwardEx":
         words[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
     if (

@@ -75,12 +75,13 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
         "batch": batch,
         "groups": len(steps.buckets),
         "peak_bytes": after["peak_bytes"],
-        "own_bytes": own_bytes(steps),
-    }
+        "norms": str(steps.operators.norm_layers),
+    } | size_of_a_step(steps)
 
 
-def own_bytes(steps: Steps) -> int:
-    """What our kernels of a plan read and write; the fake counts cuDNN's calls alone."""
+def size_of_a_step(steps: Steps) -> dict[str, int]:
+    """The calls and kernels of a plan, and what our kernels read and write; the fake counts cuDNN's
+    calls alone."""
     operators = steps.operators
     assert isinstance(operators, PlanOperators)
     shape = steps.images.shape
@@ -91,7 +92,8 @@ def own_bytes(steps: Steps) -> int:
     tape = writer.tape
     kernels = [entry for entry in tape.entries if entry.blocks]
     of_images = steps.images.size * 4  # by their address
-    return of_images + sum(moved_bytes(entry, tape.workspace) for entry in kernels)
+    moved = sum(moved_bytes(entry, tape.workspace) for entry in kernels)
+    return {"calls": len(tape.entries), "own_bytes": of_images + moved}
 
 
 def gradients(ranks: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...config.errors import UserError
+from .backend import HALF, SINGLE, WORKSPACE_BYTES, Backend, Shape
 from .calls import Device, address_of, checked, cuda
 
 BN_ONLY = 0
@@ -18,20 +19,13 @@ BN_ADD_RELU = 2
 SPATIAL_PERSISTENT = 2
 FUSED_CHANNELS = 4
 """Batch norm takes ReLU and a sum in float16 alone, where channels are a multiple of it."""
-WORKSPACE_BYTES = 4 << 30
-"""The most of an algorithm."""
 _NHWC = 1
-_FLOAT = 0
-_HALF = 2
 _CROSS_CORRELATION = 1
 _TENSOR_OPERATION = 1
 _RELU = 1
 _PROPAGATE_NAN = 1
 _DETERMINISTIC = 1
 _MOST_ALGORITHMS = 16
-
-Shape = tuple[int, int, int, int]
-"""Images, height, width, channels; of a filter: channels out, height, width, channels in."""
 
 
 # cudnnConvolutionFwdAlgoPerf_t, and the two alike
@@ -65,7 +59,7 @@ class Cudnn:
 
     def __init__(self, device: Device, dtype: Any) -> None:
         self._library = cuda()
-        self._type = _HALF if np.dtype(dtype) == np.float16 else _FLOAT
+        self._type = HALF if np.dtype(dtype) == np.float16 else SINGLE
         self._made: dict[tuple[Any, ...], int] = {}
         handle = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(handle))
@@ -74,6 +68,7 @@ class Cudnn:
         """Of the calls, which the engine's worker makes: no other thread may use it meanwhile."""
         self._asking = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(self._asking))
+        self.backend = Backend(self._library, self._asking.value or 0)
         self._one = ctypes.c_float(1)
         self._zero = ctypes.c_float(0)
         self.one = ctypes.addressof(self._one)
@@ -92,7 +87,7 @@ class Cudnn:
 
     def statistics(self, channels: int) -> int:
         """The descriptor of batch norm's parameters, float32."""
-        words = (_NHWC, _FLOAT, 1, channels, 1, 1)
+        words = (_NHWC, SINGLE, 1, channels, 1, 1)
         return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", words)
 
     def filter(self, shape: Shape) -> int:
@@ -133,7 +128,7 @@ class Cudnn:
         Raises:
             UserError: cuDNN has none.
         """
-        math_type = _TENSOR_OPERATION if self._type == _HALF else 0
+        math_type = _TENSOR_OPERATION if self._type == HALF else 0
         convolution = self._convolution(stride, padding, math_type)
         count = ctypes.c_int()
         answers = (_Performance * _MOST_ALGORITHMS)()
@@ -179,7 +174,7 @@ class Cudnn:
         padding: int,
         math_type: int,
     ) -> int:
-        words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, _FLOAT)
+        words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, SINGLE)
         name = "cudnnSetConvolution2dDescriptor"
         descriptor = self._descriptor("Convolution", name, words, math_type)
         self._checked(

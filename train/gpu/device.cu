@@ -918,11 +918,15 @@ KERNEL running_terms(const float* gamma, const float* beta, const float* running
 // The same where a convolution has summed its results and their squares.
 KERNEL summed_terms(const float* sums, const float* squares, const float* gamma, const float* beta,
                     float* running_mean, float* running_variance, float* mean, float* inverse,
-                    float* scale, float* shift, int rows, int channels, float factor,
-                    float epsilon) {
+                    float* scale, float* shift, half_t* half_scale, half_t* half_shift, int rows,
+                    int channels, float factor, float epsilon) {
   const Terms terms = {mean, inverse, scale, shift, epsilon};
   const Kept kept = {gamma, beta, running_mean, running_variance, factor};
-  EACH(c, channels) kept.join(terms, (int)c, 0, sums[c], squares[c], rows);
+  EACH(c, channels) {
+    kept.join(terms, (int)c, 0, sums[c], squares[c], rows);
+    if (half_scale) store(&half_scale[c], scale[c]);
+    if (half_shift) store(&half_shift[c], shift[c]);
+  }
 }
 
 template <typename T, int N>

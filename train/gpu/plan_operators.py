@@ -47,7 +47,7 @@ class PlanOperators(Operators):
             loss_sum=self.zeros(1),
             arena=Arena(self.zeros(1)),
         )
-        self._cudnn: Cudnn | None = None
+        self.cudnn: Cudnn | None = None
 
     @property
     def stamp(self) -> Stamp | None:
@@ -206,12 +206,12 @@ class PlanOperators(Operators):
         """What writes a plan for images of this shape."""
         device = self.module.device
         device.activate()
-        if self._cudnn is None:
-            self._cudnn = Cudnn(device, net.dtype)
-        tape = Tape(self._cudnn, self.module)
+        if self.cudnn is None:
+            self.cudnn = Cudnn(device, net.dtype)
+        tape = Tape(self.cudnn, self.module)
         return Writer(
             tape,
-            self._cudnn,
+            self.cudnn,
             net,
             image_shape,
             settings,
@@ -286,12 +286,14 @@ class PlanCriterion(_Plans):
         self._batch = []
 
     def _new_plan(self, writer: Writer) -> TrainingPlan:
-        return TrainingPlan(
+        plan = TrainingPlan(
             self._operators.shared,
             writer,
             self._other,
             self._buckets,
         )
+        self._operators.norm_layers = writer.norm_layers()
+        return plan
 
 
 class Scorer(_Plans):

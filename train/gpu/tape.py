@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from mxnet import nd
 
 from ...config.errors import UserError
+from .backend import Plan
 from .calls import Call, cuda, data_address
 from .cudnn import Cudnn
 from .memory import Buffer, place
 from .module import CudaModule
 
-Word: TypeAlias = "int | Buffer | nd.NDArray | None"
-"""What a call is given: a number or an address, a buffer, an array."""
+Word: TypeAlias = "int | Buffer | nd.NDArray | dict[str, Word] | None"
+"""What a call is given: a number or an address, a buffer, an array; all tensors of a graph."""
+_SPACE = "workspace"
+"""Of a graph, among its tensors."""
 
 
 class Arena:
@@ -83,6 +87,16 @@ class Tape:
         words = (self._cudnn.handle, *words)
         self._add(Entry(layer, function, words, reals, 0))
 
+    def graph(
+        self,
+        layer: str,
+        plan: Plan,
+        **operands: Word,
+    ) -> None:
+        """A graph of cuDNN's backend; its tensors by their names."""
+        operands[_SPACE], _ = self.space(plan.workspace_bytes)
+        self.call(layer, "cudnnBackendExecute", plan.descriptor, operands)
+
     def kernel(
         self,
         layer: str,
@@ -100,7 +114,7 @@ class Tape:
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
-        for word in entry.words:
+        for word in words_of(entry):
             if isinstance(word, Buffer):
                 word.calls.append(len(self.entries))
         self.entries.append(entry)
@@ -112,7 +126,7 @@ class Tape:
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
-        words = tuple(_resolved(word, base) for word in entry.words)
+        words = tuple(self._resolved(word, base) for word in entry.words)
         if entry.blocks:
             call = self._module.call(entry.function, entry.blocks, words)
         else:
@@ -121,10 +135,20 @@ class Tape:
             call.reals[: len(entry.reals)] = entry.reals
         return f"{entry.function} of {entry.layer}", call
 
+    def _resolved(self, word: Any, base: int) -> Any:
+        if isinstance(word, dict):
+            addresses = {name: self._resolved(word[name], base) for name in word}
+            return self._cudnn.backend.pack(addresses, addresses.pop(_SPACE))
+        if isinstance(word, Buffer):
+            return base + word.offset
+        if isinstance(word, nd.NDArray):
+            return data_address(word)
+        return word or 0
 
-def _resolved(word: Any, base: int) -> Any:
-    if isinstance(word, Buffer):
-        return base + word.offset
-    if isinstance(word, nd.NDArray):
-        return data_address(word)
-    return word or 0
+
+def words_of(entry: Entry) -> Iterator[Any]:
+    """All that a call is given."""
+    for word in entry.words:
+        yield word
+        if isinstance(word, dict):
+            yield from word.values()

@@ -13,8 +13,11 @@ import numpy as np
 from mxnet import nd
 
 from ..network.resnet import ResNet
+from ..operators import NormLayers
 from . import cudnn as dnn
+from .backend import Convolving, Plan, Shape
 from .cudnn import Cudnn
+from .fusion import Fusion
 from .layer_calls import (
     IMAGE_CHANNELS,
     Average,
@@ -104,6 +107,8 @@ class Writer:
         self._gpu = gpu_of(capability)
         self.norms = choose(capability, self.images)
         self._terms: dict[int, Terms] = {}
+        self._halves: dict[int, tuple[Buffer, Buffer]] = {}
+        """Scale and shift of a norm in float16, where a convolution applies it."""
         self._signs: dict[int, Buffer] = {}
         """Where ReLU of a sum is not 0."""
         self.sums: dict[int, tuple[Buffer, Buffer]] = {}
@@ -123,6 +128,14 @@ class Writer:
 
     def forward(self, *, training: bool) -> None:
         """Images to logits."""
+        fuses = training and self._type == "half"
+        self.fusion = Fusion(
+            self.network,
+            self._cudnn.backend,
+            self.convolving,
+            sums=fuses and self.norms in (Norms.EPILOGUE, Norms.MAIN_LOOP),
+            applies=self.norms is Norms.MAIN_LOOP,
+        )
         write: dict[type, Callable[[Any], None]] = {
             Convolution: self._convolve,
             Norm: self._train_norm if training else self._norm,
@@ -179,6 +192,20 @@ class Writer:
 
     def _convolve(self, layer: Convolution) -> None:
         weight = self._weight(layer)
+        plan = self.fusion.forward.get(layer.target)
+        if plan is not None:
+            total, squares = self._of_channels(layer.target, 2)
+            self.sums[layer.target] = (total, squares)
+            self.tape.graph(
+                layer.weight.name,
+                plan,
+                **self._input(layer),
+                w=weight,
+                y=self._value(layer.target),
+                sum=total,
+                squares=squares,
+            )
+            return
         self._convolution(
             "Forward",
             layer,
@@ -286,7 +313,8 @@ class Writer:
         terms = self._new_terms(self.network.values[layer.target].channels)
         self._terms[layer.target] = terms
         signs = None
-        if layer.relu and layer.residual is not None:
+        comes_masked = layer.target in self.fusion.summed_back
+        if layer.relu and layer.residual is not None and not comes_masked:
             signs = self.tape.buffer(
                 self._size(layer.target) // division.column_channels
             )
@@ -301,9 +329,12 @@ class Writer:
                 blocks_for(terms.mean.size_bytes // 4),
                 *self.sums[layer.source],
                 *found,
+                *self._halves_for(layer),
                 *division.sums().maps[:2],
                 *numbers,
             )
+            if layer.target in self.fusion.filter:
+                return
         elif division.is_one_launch(2 if layer.residual is None else 3):
             launch = division.whole()
             self._norm_kernel(
@@ -333,6 +364,15 @@ class Writer:
                 *numbers,
             )
         self._apply(layer, terms, signs)
+
+    def _halves_for(self, layer: Norm) -> tuple[Buffer | None, Buffer | None]:
+        """Where a convolution applies the norm."""
+        if layer.target not in self.fusion.filter:
+            return None, None
+        size_bytes = 2 * self.network.values[layer.target].channels
+        halves = (self.tape.buffer(size_bytes), self.tape.buffer(size_bytes))
+        self._halves[layer.target] = halves
+        return halves
 
     def _cudnn_norm(self, layer: Norm) -> None:
         parameters = layer.parameters
@@ -475,6 +515,17 @@ class Writer:
         self._data_back(layer.as_convolution)
 
     def _filter_back(self, layer: Convolution, gradient: Word) -> None:
+        plan = self.fusion.filter.get(layer.source)
+        if plan is not None:
+            dy = self._gradients[layer.target]
+            self.tape.graph(
+                layer.weight.name,
+                plan,
+                **self._input(layer),
+                w=gradient,
+                y=dy,
+            )
+            return
         self._convolution(
             "BackwardFilter",
             layer,
@@ -485,6 +536,10 @@ class Writer:
 
     def _data_back(self, layer: Convolution) -> None:
         """The gradient of the source; it joins that of another reader."""
+        plan = self.fusion.data.get(layer.target)
+        if plan is not None:
+            self._data_back_to_norm(layer, plan)
+            return
         joins = layer.source in self._gradients
         if not joins:
             self._new_gradient(layer.source)
@@ -495,6 +550,39 @@ class Writer:
             self._slope(layer.target),
             self._slope(layer.source),
             joins=joins,
+        )
+
+    def _data_back_to_norm(self, layer: Convolution, plan: Plan) -> None:
+        """Through ReLU of the norm that made the source, with the norm's own sums."""
+        norm = self.fusion.norm_before(layer)
+        assert norm is not None
+        gamma, beta = self._trained(norm)
+        terms = self._terms[norm.target]
+        slopes = self._new_slopes(norm)
+        (by_dy,) = self._of_channels(norm.target, 1)
+        self.slopes[norm.target] = slopes
+        more: dict[str, Word] = {}
+        if layer.source in self._gradients:
+            more["joined"] = self._gradients[layer.source]
+        if norm.residual is not None:
+            more["z"] = self._value(norm.residual)
+        self.tape.graph(
+            layer.weight.name,
+            plan,
+            **more,
+            y=self._gradients[layer.target],
+            w=layer.weight.data(),
+            norm_x=self._value(norm.source),
+            mean=terms.mean,
+            inverse=terms.inverse_deviation,
+            scale=gamma,
+            bias=beta,
+            masked=self._new_gradient(layer.source),
+            d_scale=slopes.d_gamma,
+            d_bias=slopes.d_beta,
+            by_dy=by_dy,
+            by_x=slopes.of_x,
+            plus=slopes.constant,
         )
 
     def _norm_back(self, layer: Norm) -> None:
@@ -566,7 +654,7 @@ class Writer:
             slopes.constant,
             x,
             *launch.maps,
-            0 if dz else relu,
+            0 if dz or layer.target in self.slopes else relu,
         )
 
     def _cudnn_norm_back(self, layer: Norm) -> None:
@@ -647,7 +735,36 @@ class Writer:
             *self._slope(layer.source),
         )
 
+    def norm_layers(self) -> NormLayers:
+        """How many norms run which way."""
+        layers = [layer for layer in self.network.layers if isinstance(layer, Norm)]
+        return NormLayers(
+            self.norms.name.lower(),
+            len(layers),
+            len(self.sums),
+            len(self.slopes),
+            len(self._halves),
+        )
+
     # --- of both ---------------------------------------------------------------------------------
+
+    def _input(self, layer: Convolution) -> dict[str, Word]:
+        """What a graph reads: the source, or what the norm reads that it applies."""
+        norm = self.fusion.norm_before(layer)
+        if norm is None or norm.target not in self._halves:
+            return {"x": self._value(layer.source)}
+        scale, shift = self._halves[norm.target]
+        return {"x": self._value(norm.source), "scale": scale, "bias": shift}
+
+    def convolving(self, layer: Convolution) -> Convolving:
+        """Its shapes, as a graph of cuDNN's backend has them."""
+        return Convolving(
+            self._shape(layer.source),
+            layer.shape,
+            self._shape(layer.target),
+            layer.stride,
+            layer.padding,
+        )
 
     def _complete(self, parameter: Any) -> None:
         self.written.append((len(self.tape.entries) - 1, parameter))
@@ -676,7 +793,10 @@ class Writer:
         return self._tensor(number), self._gradients[number]
 
     def _tensor(self, number: int) -> int:
-        return self._cudnn.tensor((self.images, *self.network.values[number]))
+        return self._cudnn.tensor(self._shape(number))
+
+    def _shape(self, number: int) -> Shape:
+        return (self.images, *self.network.values[number])
 
     def _residual(self, layer: Norm) -> Word:
         return None if layer.residual is None else self._value(layer.residual)
@@ -719,6 +839,11 @@ class Writer:
 
     def _new_terms(self, channels: int) -> Terms:
         return Terms(*(self.tape.buffer(4 * channels) for _ in Terms._fields))
+
+    def _of_channels(self, number: int, count: int) -> list[Buffer]:
+        """Buffers of a float32 for each of a value's channels."""
+        size_bytes = 4 * self.network.values[number].channels
+        return [self.tape.buffer(size_bytes) for _ in range(count)]
 
     def _new_slopes(self, layer: Norm) -> Slopes:
         parameters = layer.parameters

@@ -40,6 +40,13 @@ std::size_t extent_bytes(const Tensor& t) {
 
 std::size_t tensor_bytes(const Tensor& t) { return compute::elements(t) * compute::type_bytes(t.type); }
 
+std::size_t met_bytes(const Tensor& x, const compute::Filter& w, const compute::Convolution& c) {
+  std::size_t bytes = tensor_bytes(x);
+  for (int i = 0; i < c.n; ++i)
+    if (w.size[2 + i] < c.stride[i]) bytes = bytes * w.size[2 + i] / c.stride[i];
+  return bytes;
+}
+
 bool is_channels_last(const Tensor& t) {
   return t.n == 4 && t.stride[1] == 1 && t.size[1] > 1 && t.size[2] * t.size[3] > 1;
 }

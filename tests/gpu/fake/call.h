@@ -34,6 +34,9 @@ const char* layout(const compute::Tensor& t);
 std::string shape(const int* size, int n);
 std::size_t extent_bytes(const compute::Tensor& t);  // from its first to its last element
 std::size_t tensor_bytes(const compute::Tensor& t);  // of its elements
+// Of the input what a filter meets: a kernel smaller than its stride leaves pixels out, whole rows of
+// channels in NHWC.
+std::size_t met_bytes(const compute::Tensor& x, const compute::Filter& w, const compute::Convolution& c);
 
 class Call {
  public:

@@ -393,6 +393,57 @@ void normalize_back(const Data& x, const Data& dy, Blend of_data, Blend of_param
   put(dx, gradient, of_data);
 }
 
+// --- graphs -----------------------------------------------------------------------------------------
+void pointwise(int mode, const Data& x, const Data& b, const Data& y) {
+  Values values = values_of(x);
+  const Values more = b.place ? values_of(b) : Values(1);
+  const std::size_t period = more.size();  // channels are innermost
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float other = more[i % period];
+    float& value = values[i];
+    switch (mode) {
+      case CUDNN_POINTWISE_ADD: value += other; break;
+      case CUDNN_POINTWISE_SUB: value -= other; break;
+      case CUDNN_POINTWISE_MUL: value *= other; break;
+      case CUDNN_POINTWISE_RELU_FWD: value = std::max(value, 0.0f); break;
+      case CUDNN_POINTWISE_RELU_BWD: value = other > 0 ? value : 0; break;
+    }
+  }
+  put(y, values, {1, 0});
+}
+
+void sum_channels(const Data& x, float* sum, float* squares) {
+  const Values values = values_of(x);
+  const long channels = Shape(x.tensor).c;
+  std::vector<double> sums(channels), of_squares(channels);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    sums[i % channels] += values[i];
+    of_squares[i % channels] += double(values[i]) * values[i];
+  }
+  put(sum, sums, {1, 0});
+  put(squares, of_squares, {1, 0});
+}
+
+void sum_norm_back(const Data& x, const Data& dy, const NormBack& norm) {
+  const Values values = values_of(x), gradient = values_of(dy);
+  const Shape shape(x.tensor);
+  std::vector<double> of_scale(shape.c), of_bias(shape.c);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const long c = long(i) % shape.c;
+    of_scale[c] += double(gradient[i]) * (values[i] - norm.mean[c]) * norm.inverse_deviation[c];
+    of_bias[c] += gradient[i];
+  }
+  for (long c = 0; c < shape.c; ++c) {
+    const double inverse = norm.inverse_deviation[c], by_dy = norm.scale[c] * inverse;
+    const double by_x = -by_dy * inverse * of_scale[c] / double(shape.rows());
+    norm.by_dy[c] = float(by_dy);
+    norm.by_x[c] = float(by_x);
+    norm.plus[c] = float(-by_x * norm.mean[c] - by_dy * of_bias[c] / double(shape.rows()));
+  }
+  put(norm.d_scale, of_scale, {1, 0});
+  put(norm.d_bias, of_bias, {1, 0});
+}
+
 // --- averages ---------------------------------------------------------------------------------------
 void average(const Data& x, Blend blend, const Data& y) {
   const Shape shape(x.tensor);

@@ -65,6 +65,17 @@ void normalize_back(const Data& x, const Data& dy, Blend of_data, Blend of_param
                     const float* scale, float* d_scale, float* d_bias, const float* saved_mean,
                     const float* saved_inverse_deviation, const Fused& fused, const Data& dx);
 
+// What cudnnBackendExecute has besides. `b`, of one element a channel or of all, is read where the mode
+// takes two; of a ReLU's gradient x is the gradient and b what decides.
+void pointwise(int mode, const Data& x, const Data& b, const Data& y);
+void sum_channels(const Data& x, float* sum, float* squares);
+// Batch norm's own gradients, and its data gradient as by_dy dy + by_x x + plus.
+struct NormBack {
+  const float *mean, *inverse_deviation, *scale;
+  float *d_scale, *d_bias, *by_dy, *by_x, *plus;
+};
+void sum_norm_back(const Data& x, const Data& dy, const NormBack& norm);
+
 // Means over whole maps.
 void average(const Data& x, Blend blend, const Data& y);
 void average_back(const Data& dy, Blend blend, const Data& dx);

@@ -420,17 +420,6 @@ FAKE cudnnStatus_t cudnnDropoutGetReserveSpaceSize(cudnnTensorDescriptor_t, size
 }
 
 // --- operations -------------------------------------------------------------------------------------
-namespace {
-// Of the input what a filter meets: a kernel smaller than its stride leaves pixels out, whole rows of
-// channels in NHWC.
-std::size_t met_bytes(const Tensor& x, const Filter& w, const Convolution& c) {
-  std::size_t bytes = fake::tensor_bytes(x);
-  for (int i = 0; i < c.n; ++i)
-    if (w.size[2 + i] < c.stride[i]) bytes = bytes * w.size[2 + i] / c.stride[i];
-  return bytes;
-}
-}  // namespace
-
 FAKE cudnnStatus_t cudnnConvolutionForward(
     cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t xd, const void* x_place,
     const cudnnFilterDescriptor_t wd, const void* weights, const cudnnConvolutionDescriptor_t cd,
@@ -441,7 +430,7 @@ FAKE cudnnStatus_t cudnnConvolutionForward(
   const Filter w = as<Filter>(wd);
   const Convolution c = as<Convolution>(cd);
   const Blend factors = blend(alpha, beta, x.tensor);
-  call.tensor("input", x).moves("cudnnConvolutionForward", met_bytes(x.tensor, w, c));
+  call.tensor("input", x).moves("cudnnConvolutionForward", fake::met_bytes(x.tensor, w, c));
   call.reads("filter", {compute::as_tensor(w), weights}).writes("output", y, factors);
   check_convolution(call, x, w, weights, c, y, Direction::kForward, algorithm, space, space_bytes);
   return status(call.done(kind(x.tensor), [=] { compute::convolve(x, w, weights, c, factors, y); }));
@@ -473,7 +462,7 @@ FAKE cudnnStatus_t cudnnConvolutionBackwardFilter(
   const Filter w = as<Filter>(dwd);
   const Convolution c = as<Convolution>(cd);
   const Blend factors = blend(alpha, beta, x.tensor);
-  call.tensor("input", x).moves("cudnnConvolutionBackwardFilter", met_bytes(x.tensor, w, c));
+  call.tensor("input", x).moves("cudnnConvolutionBackwardFilter", fake::met_bytes(x.tensor, w, c));
   call.reads("gradient out", dy);
   call.writes("gradient", {compute::as_tensor(w), gradient}, factors);
   check_convolution(call, x, w, gradient, c, dy, Direction::kBackwardFilter, algorithm, space, space_bytes);

@@ -1,0 +1,125 @@
+"""Steps whose convolutions sum for the norm beside them, and apply it, each way forced: numbers,
+what is refused, and what a step of a preset asks of the device."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.launch.doctor import MOST_OFF
+from tests.gpu.test_plan import answer_of, distance, moved_megabytes
+
+pytestmark = pytest.mark.slow
+LAYERS = 53
+STEM = 1
+"""Its four channels no engine takes, and pooling reads it."""
+LAST = 1
+"""Averaged: no convolution's gradient leads to it."""
+PROJECTIONS = 4
+"""Without ReLU."""
+BACK = LAYERS - STEM - LAST - PROJECTIONS
+INNER = 32
+"""Norms that one convolution alone reads: two a block."""
+Body = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def body(fake_environment: Path, emulated: Path) -> Body:
+    def start(capability: str, computes: bool = True, **options: Any) -> dict[str, Any]:
+        environment = {
+            "FAKECUDA_CAPABILITY": capability,
+            "FAKECUDA_COMPUTE": str(int(computes)),
+            "FAKECUDA_KERNELS": str(emulated),
+        }
+        return answer_of((), options, **(dict(os.environ) | environment))
+
+    return start
+
+
+def graphs_of(answer: dict[str, Any]) -> dict[str, int]:
+    """Calls of cuDNN's backend by pattern."""
+    name = "cudnnBackendExecute "
+    return {
+        key.removeprefix(name): count
+        for key, count in answer["counts"].items()
+        if key.startswith(name)
+    }
+
+
+@pytest.mark.parametrize(
+    ("norms", "capability", "patterns"),
+    [
+        ("EPILOGUE", "8.0", 3),
+        ("EPILOGUE", "9.0", 3),
+        ("MAIN_LOOP", "8.6", 5),
+        ("MAIN_LOOP", "9.0", 5),
+        ("EPILOGUE", "7.0", 0),
+        ("MAIN_LOOP", "8.9", 0),
+    ],
+)
+def test_losses_are_the_cpus_step_for_step(
+    norms: str, capability: str, patterns: int, body: Body
+) -> None:
+    """A GPU without the engines runs our own kernels, and nothing is wrong."""
+    answer = body(
+        capability,
+        do="losses",
+        dtype="float16",
+        layout="NHWC",
+        norms=norms,
+    )
+    assert distance(answer) <= MOST_OFF["float16"]
+    assert len(graphs_of(answer)) == patterns
+    assert "calls that are not deterministic" not in answer["counts"]
+    assert "kernels not computed" not in answer["counts"]
+
+
+def test_float32_runs_by_our_own_kernels(body: Body) -> None:
+    answer = body(
+        "9.0",
+        do="losses",
+        dtype="float32",
+        layout="NHWC",
+        norms="MAIN_LOOP",
+    )
+    assert distance(answer) <= MOST_OFF["float32"]
+    assert graphs_of(answer) == {}
+
+
+@pytest.mark.parametrize(
+    ("norms", "sums", "slopes", "applied", "limit", "most_calls"),
+    [
+        ("CUDNN", 0, 0, 0, 279, 278),
+        ("OWN", 0, 0, 0, 345, 385),
+        ("EPILOGUE", LAYERS - STEM, BACK, 0, 306, 338),
+        ("MAIN_LOOP", LAYERS - STEM, BACK, INNER, 293, 306),
+    ],
+)
+def test_a_step_of_a_preset_says_how_its_norms_run(
+    norms: str,
+    sums: int,
+    slopes: int,
+    applied: int,
+    limit: int,
+    most_calls: int,
+    body: Body,
+) -> None:
+    answer = body(
+        "9.0",
+        computes=False,
+        do="count",
+        preset="dgxh100_8",
+        overrides=["comm.groups=single"],
+        norms=norms,
+    )
+    print(f"{answer['norms']}; {answer['calls']} calls")
+    assert answer["norms"] == (
+        f"{norms.lower()}: of {LAYERS} layers convolutions sum {sums}, "
+        f"{slopes} in backward, and apply {applied}"
+    )
+    assert moved_megabytes(answer) <= limit
+    assert answer["calls"] <= most_calls
+    assert answer["each"]["launches"] <= answer["groups"] + 3
+    assert answer["each"].get("cudaMalloc", 0) == 0

@@ -1,0 +1,103 @@
+"""Which convolutions of a network cuDNN computes together with the batch norm beside them. Pure,
+but for the question whether an engine takes a graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from . import backend
+from .backend import Backend, Convolving, Plan
+from .layer_calls import Convolution, Layer, LayerList, Norm
+
+
+class Fusion:
+    """Plans of those graphs that are taken. A layer without one is computed by itself.
+
+    Args:
+        convolving: the shapes of a convolution.
+        sums: of a convolution's output and of the norm's backward are sought at all.
+        applies: norms whose output only one convolution reads are applied by it as well.
+    """
+
+    def __init__(
+        self,
+        network: LayerList,
+        engines: Backend,
+        convolving: Callable[[Convolution], Convolving],
+        *,
+        sums: bool,
+        applies: bool,
+    ) -> None:
+        self.forward: dict[int, Plan] = {}
+        """With the sums of the output, by the output."""
+        self.filter: dict[int, Plan] = {}
+        """With the norm before it, by the input: the norm's output, which lies nowhere."""
+        self.data: dict[int, Plan] = {}
+        """With the sums of the norm before it, by the output of the convolution that completes the
+        gradient of the norm's."""
+        self.summed_back: set[int] = set()
+        """Norms' outputs whose gradient comes with those sums."""
+        self._engines = engines
+        self._producers: dict[int, Layer] = {}
+        self._readers: dict[int, list[Layer]] = defaultdict(list)
+        for layer in network.layers:
+            self._producers[layer.target] = layer
+            self._readers[layer.source].append(layer)
+            if isinstance(layer, Norm) and layer.residual is not None:
+                self._readers[layer.residual].append(layer)
+        convolutions = [
+            layer for layer in network.layers if sums and isinstance(layer, Convolution)
+        ]
+        for layer in convolutions:
+            shapes = convolving(layer)
+            if not (applies and self._apply(layer, shapes)):
+                self._keep(self.forward, layer.target, backend.forward(shapes))
+        for layer in convolutions:
+            self._sum_norm_back(layer, convolving(layer))
+
+    def _apply(self, layer: Convolution, shapes: Convolving) -> bool:
+        """Whether the convolution does the norm before it, in its filter's gradient too."""
+        norm = self.norm_before(layer)
+        if norm is None or norm.residual is not None:
+            return False
+        if self._readers[norm.target] != [layer]:
+            return False
+        of_filter = self._engines.plan(backend.filter_back(shapes))
+        graph = backend.forward(shapes, normalises=True)
+        if of_filter is None or not self._keep(self.forward, layer.target, graph):
+            return False
+        self.filter[layer.source] = of_filter
+        return True
+
+    def _sum_norm_back(self, layer: Convolution, shapes: Convolving) -> None:
+        """Of the readers of a value the first is the last in the backward pass."""
+        norm = self.norm_before(layer)
+        readers = self._readers[layer.source]
+        if norm is None or readers[0] is not layer:
+            return
+        graph = backend.data_back(
+            shapes,
+            joins=len(readers) > 1,
+            adds=norm.residual is not None,
+        )
+        if self._keep(self.data, layer.target, graph):
+            self.summed_back.add(layer.source)
+
+    def norm_before(self, layer: Convolution) -> Norm | None:
+        """That with ReLU whose input has its sums."""
+        before = self._producers.get(layer.source)
+        if not isinstance(before, Norm) or not before.relu:
+            return None
+        return before if before.source in self.forward else None
+
+    def _keep(
+        self,
+        plans: dict[int, Plan],
+        number: int,
+        graph: backend.Operations,
+    ) -> bool:
+        plan = self._engines.plan(graph)
+        if plan is not None:
+            plans[number] = plan
+        return plan is not None
