@@ -84,7 +84,11 @@ def own_bytes(steps: Steps) -> int:
     operators = steps.operators
     assert isinstance(operators, PlanOperators)
     shape = steps.images.shape
-    writer = operators.writer(steps.net, shape, operators.settings())
+    writer = operators.writer(
+        steps.net,
+        shape,
+        operators.settings(),
+    )
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
