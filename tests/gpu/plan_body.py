@@ -85,7 +85,11 @@ def size_of_a_step(steps: Steps) -> dict[str, int]:
     operators = steps.operators
     assert isinstance(operators, PlanOperators)
     shape = steps.images.shape
-    writer = operators.writer(steps.net, shape, operators.settings())
+    writer = operators.writer(
+        steps.net,
+        shape,
+        operators.settings(),
+    )
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()

@@ -269,6 +269,7 @@ class Case(NamedTuple):
 FACTOR = 0.25
 EPSILON = 0.01
 ROUNDING = {"float32": 3e-6, "float16": 2e-3}
+ABSOLUTE = {"float32": 6e-5, "float16": 1e-2}
 CASES = [
     (203, 16, "sums"),
     (203, 80, "sums"),  # the second block of columns is not full
@@ -436,7 +437,8 @@ def test_batch_norm_and_its_gradient(
         y = np.maximum(y, 0)
         slope[found.y == 0] = 0
     rounding = ROUNDING[dtype]
-    assert_allclose(found.y, y, rtol=rounding, atol=3 * rounding)
+    # scale x + shift loses what the mean has in digits
+    assert_allclose(found.y, y, rtol=rounding, atol=ABSOLUTE[dtype])
     unbiased = variance * (rows / max(rows - 1, 1))
     statistics = [wide.mean(0), unbiased]
     expected = (1 - FACTOR) * 7 + FACTOR * np.array(statistics)
@@ -445,7 +447,7 @@ def test_batch_norm_and_its_gradient(
     d_gamma = (slope * normal).sum(0)
     assert_allclose(found.gradients, [d_gamma, d_beta], rtol=1e-4, atol=2e-3)
     dx = gamma * inverse * (slope - (d_beta + normal * d_gamma) / rows)
-    assert_allclose(found.dx, dx, rtol=rounding, atol=10 * rounding)
+    assert_allclose(found.dx, dx, rtol=rounding, atol=ABSOLUTE[dtype])
     if adds:  # the gradient of the other addend lies where dy did
         assert_array_equal(found.dy, slope.astype(dtype))
 

@@ -45,7 +45,12 @@ def test_a_launch_fills_the_gpu_and_leaves_few_sums(
 ) -> None:
     side, channels = SHAPES[shape]
     rows = images * side * side
-    division = Division(gpu, rows, channels, 2)
+    division = Division(
+        gpu,
+        rows,
+        channels,
+        2,
+    )
     sums = division.sums()
     apply = division.apply()
     assert max(sums.blocks, apply.blocks) <= max(4 * gpu.multiprocessors, channels)
@@ -57,7 +62,12 @@ def test_a_launch_fills_the_gpu_and_leaves_few_sums(
 
 def test_small_maps_that_the_cache_holds_are_one_launch() -> None:
     def is_one_launch(gpu: Gpu, images: int, side: int) -> bool:
-        division = Division(gpu, images * side**2, 2048, 2)
+        division = Division(
+            gpu,
+            images * side**2,
+            2048,
+            2,
+        )
         return division.is_one_launch(2)
 
     assert is_one_launch(H200, 32, 7)
