@@ -84,9 +84,9 @@ def fake(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kernels(root: Path) -> str:
-    """The text of our own kernels."""
+    """The text of all our own kernels."""
     (source,) = root.glob("train/*/device.cu")
-    return source.read_text()
+    return f"#define TRAINED_NORMS\n{source.read_text()}"
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,13 @@ import mxnet as mx
 import numpy as np
 
 from rn50.train.gpu.calls import WORDS, Call, address_of
-from rn50.train.gpu.module import SOURCE, THREADS, CudaModule, parameters
+from rn50.train.gpu.module import (
+    SOURCE,
+    THREADS,
+    WITH_NORMS,
+    CudaModule,
+    parameters,
+)
 from rn50.train.gpu.plan_operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
@@ -29,7 +35,7 @@ _DTYPES = {
 
 def wrapper(source: Path = SOURCE) -> str:
     """C++ that has the kernels: run_NAME, and how many parameters it has."""
-    text = f'#define EMULATED\n#include "{HEADER}"\n#include "{source}"\n'
+    text = f'#define EMULATED\n{WITH_NORMS}#include "{HEADER}"\n#include "{source}"\n'
     for name, named in parameters(source.read_text()).items():
         text += (
             f'extern "C" {{ extern const int parameters_{name} = {len(named)}; }}\n'

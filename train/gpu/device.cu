@@ -880,34 +880,7 @@ __device__ void apply_back(const Part<N, R>& part, const T* x, const T* dy, cons
   else                                  \
     function<T, 16 / sizeof(T)>(maps, __VA_ARGS__)
 
-template <typename T, int N>
-__device__ void norm_terms(const Maps& maps, const T* x, const Kept& kept, const Terms& terms,
-                           float* partials, int* arrived) {
-  Part<N, 4> part(maps);
-  EACH_PART(part) find_terms(part, x, kept, terms, partials, arrived);
-}
-
-KERNEL norm_terms_half(const half_t* x, const float* gamma, const float* beta, float* running_mean,
-                       float* running_variance, float* mean, float* inverse, float* scale,
-                       float* shift, float* partials, int* arrived, int rows, int channels,
-                       int lanes, int slices, float factor, float epsilon) {
-  const Maps maps = {rows, channels, lanes, slices};
-  const Terms terms = {mean, inverse, scale, shift, epsilon};
-  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
-  BY_COLUMNS(norm_terms, half_t, x, kept, terms, partials, arrived);
-}
-
-KERNEL norm_terms_float(const float* x, const float* gamma, const float* beta, float* running_mean,
-                        float* running_variance, float* mean, float* inverse, float* scale,
-                        float* shift, float* partials, int* arrived, int rows, int channels,
-                        int lanes, int slices, float factor, float epsilon) {
-  const Maps maps = {rows, channels, lanes, slices};
-  const Terms terms = {mean, inverse, scale, shift, epsilon};
-  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
-  BY_COLUMNS(norm_terms, float, x, kept, terms, partials, arrived);
-}
-
-// The same by running statistics.
+// Scale and shift of a norm, by its running statistics.
 KERNEL running_terms(const float* gamma, const float* beta, const float* running_mean,
                      const float* running_variance, float* mean, float* inverse, float* scale,
                      float* shift, int channels, float epsilon) {
@@ -915,7 +888,7 @@ KERNEL running_terms(const float* gamma, const float* beta, const float* running
   EACH(c, channels) terms.set((int)c, running_mean[c], running_variance[c], gamma, beta);
 }
 
-// The same where a convolution has summed its results and their squares.
+// The same, and new running statistics, where a convolution has summed its results and their squares.
 KERNEL summed_terms(const float* sums, const float* squares, const float* gamma, const float* beta,
                     float* running_mean, float* running_variance, float* mean, float* inverse,
                     float* scale, float* shift, half_t* half_scale, half_t* half_shift, int rows,
@@ -948,6 +921,36 @@ KERNEL normalise_float(const float* x, const float* z, const float* scale, const
                        int slices, int relu) {
   const Maps maps = {rows, channels, lanes, slices};
   BY_COLUMNS(normalise, float, x, z, scale, shift, y, signs, relu);
+}
+
+// Compiled where a step has norms of ours (module.py): NVRTC takes 3 s more for what follows.
+#ifdef TRAINED_NORMS
+
+template <typename T, int N>
+__device__ void norm_terms(const Maps& maps, const T* x, const Kept& kept, const Terms& terms,
+                           float* partials, int* arrived) {
+  Part<N, 4> part(maps);
+  EACH_PART(part) find_terms(part, x, kept, terms, partials, arrived);
+}
+
+KERNEL norm_terms_half(const half_t* x, const float* gamma, const float* beta, float* running_mean,
+                       float* running_variance, float* mean, float* inverse, float* scale,
+                       float* shift, float* partials, int* arrived, int rows, int channels,
+                       int lanes, int slices, float factor, float epsilon) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
+  BY_COLUMNS(norm_terms, half_t, x, kept, terms, partials, arrived);
+}
+
+KERNEL norm_terms_float(const float* x, const float* gamma, const float* beta, float* running_mean,
+                        float* running_variance, float* mean, float* inverse, float* scale,
+                        float* shift, float* partials, int* arrived, int rows, int channels,
+                        int lanes, int slices, float factor, float epsilon) {
+  const Maps maps = {rows, channels, lanes, slices};
+  const Terms terms = {mean, inverse, scale, shift, epsilon};
+  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
+  BY_COLUMNS(norm_terms, float, x, kept, terms, partials, arrived);
 }
 
 // Terms and norm at once, where a slice is all rows.
@@ -1067,3 +1070,5 @@ KERNEL norm_back_float(const float* x, const float* dy, float* dz, const unsigne
   const Slopes slopes = {d_gamma, d_beta, of_x, constant};
   BY_COLUMNS(norm_back, float, x, dy, dz, signs, terms, slopes, dx, relu);
 }
+
+#endif

@@ -15,6 +15,9 @@ from ...config.errors import UserError
 from .calls import Call, Device, checked, cuda, data_address, float_bits
 
 SOURCE = Path(__file__).with_name("device.cu")
+TRAINED_NORMS = "#ifdef TRAINED_NORMS"
+"""Before the kernels that only a step with norms of ours has: NVRTC takes 3 s for them."""
+WITH_NORMS = "#define TRAINED_NORMS\n"
 THREADS = 256
 """Of a block (step.c). A power of two: sums over a block halve it."""
 _NO_COMPILER = 221  # CUDA_ERROR_JIT_COMPILER_NOT_FOUND
@@ -34,21 +37,38 @@ class CudaModule:
     """The kernels compiled for a GPU of a compute capability such as (9, 0)."""
 
     def __init__(self, device: Device, capability: tuple[int, int]) -> None:
-        source = SOURCE.read_text()
+        self._source = SOURCE.read_text()
         self.device = device
         self.capability = capability
-        self._parameters = parameters(source)
+        self._parameters = parameters(self._source)
         self._functions: dict[str, int] = {}
-        self._module = ctypes.c_void_p()
-        major, minor = capability
-        text = compiled(source, f"--gpu-architecture=compute_{major}{minor}")
-        status = cuda().cuModuleLoadData(ctypes.byref(self._module), text)
+        self._module = self._load("")
+        self._norms: ctypes.c_void_p | None = None
+        """All kernels once more, with those of TRAINED_NORMS, from the first that is asked for."""
+
+    def _load(self, defines: str) -> ctypes.c_void_p:
+        major, minor = self.capability
+        architecture = f"--gpu-architecture=compute_{major}{minor}"
+        module = ctypes.c_void_p()
+        status = cuda().cuModuleLoadData(
+            ctypes.byref(module),
+            compiled(defines + self._source, architecture),
+        )
         if status == _NO_COMPILER:
             raise UserError(
                 "the NVIDIA driver: its compiler (libnvidia-ptxjitcompiler.so) expected, found "
                 "none; a container gets it by NVIDIA_DRIVER_CAPABILITIES=compute,utility"
             )
         checked("cuModuleLoadData", status)
+        return module
+
+    def _module_of(self, name: str) -> ctypes.c_void_p:
+        _, _, norms = self._source.partition(TRAINED_NORMS)
+        if name not in parameters(norms):
+            return self._module
+        if self._norms is None:
+            self._norms = self._load(WITH_NORMS)
+        return self._norms
 
     def call(
         self,
@@ -95,7 +115,7 @@ class CudaModule:
             function = ctypes.c_void_p()
             status = cuda().cuModuleGetFunction(
                 ctypes.byref(function),
-                self._module,
+                self._module_of(name),
                 name.encode(),
             )
             checked(f"kernel {name}", status)
