@@ -87,16 +87,21 @@ def clock_steady(run: LoggedRun) -> Violations:
         return  # run-time-not-positive says it
     stamped = [event for event in run.events if event.time_ms > 0]
     early = [event for event in stamped if run.start and event.order < run.start.order]
-    if copies(early) > 1 and _largest_step(early)[0] < _limit_ms(run):
+    early_ms, first = _largest_step(early)
+    if copies(early) > 1 and early_ms < _limit_ms(run):
         stamped = stamped[len(early) :]
+    else:
+        early_ms = 0.0
     by_ms, worst = _largest_step(stamped)
-    if worst is None or by_ms <= 0:
-        return
     if run.duplicate_writers < 2:
         steps = (before.time_ms - after.time_ms for before, after in pairwise(stamped))
         by_ms = sum(step for step in steps if step > 0)
     elif by_ms < SAME_MS:
         return  # copied-records says it
+    if by_ms <= 0 and early_ms < SAME_MS:
+        by_ms, worst = early_ms, first
+    if worst is None or by_ms <= 0:
+        return
     yield against(
         f"time goes back, most at {worst.place}:",
         f"{plain(round(by_ms / 1000, 3))} s",

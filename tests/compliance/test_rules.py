@@ -864,7 +864,7 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
 def test_records_of_many_ranks_have_no_order(
     tmp_path: Path, key: str, worst_ms: int, severity: str | None
 ) -> None:
-    """Each of 512 ranks logs one, up to so much late. Before run_start any is in order."""
+    """Each of 512 ranks logs one, up to so much late. Before run_start that is a note at most."""
     rng = random.Random(key)
 
     def by_ranks(run: Run) -> None:
@@ -876,7 +876,7 @@ def test_records_of_many_ranks_have_no_order(
         run[at:at] = [record, *late, record.later(-worst_ms)]
 
     if key != "epoch_start":
-        severity = None
+        severity = NOTE if worst_ms < 1000 else None
     assert broken(tmp_path, by_ranks).get("time-goes-back") == severity
 
 

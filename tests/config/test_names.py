@@ -99,7 +99,9 @@ def test_another_machine_has_as_many_ranks(
 def test_what_a_machine_says_is_shown_with_its_line(folder: Path) -> None:
     """Also where it says what is the default, or has as many ranks as before."""
     jitter = "system.performance.jitter=0.005"
-    loaded = load("smoke", ["system=local", "system.performance.launch_s=1.0", jitter])
+    loaded = load(
+        "smoke", ["system=local", "system.performance.launch_s=0.001", jitter]
+    )
     shown = {path: str(origin) for path, _, origin in loaded.leaves()}
     assert shown["system.performance.jitter"] == "command line"
     assert "local.yaml:" in shown["system.nodes"]
