@@ -33,8 +33,8 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 230_000
-TEST_TOKENS = 226_000
+PRODUCT_TOKENS = 238_000
+TEST_TOKENS = 242_000
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {
