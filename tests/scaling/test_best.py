@@ -134,7 +134,7 @@ def test_the_printed_overrides_launch_the_first_row(rn50: Any) -> None:
     first, words = first_row(rn50, ("dgxh100_8",))
     overrides = [word for word in words if "=" in word]
     plan = rn50("launch", "dgxh100_8", *overrides, "--dry-run").stdout
-    shown = {}
+    shown: dict[str, str] = {}
     for line in plan.splitlines():
         name, value, *_ = line.split()
         shown.setdefault(name, value)
