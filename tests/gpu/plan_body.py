@@ -2,6 +2,7 @@
 prints an object.
 
     count      what a step of a preset asks of the device, at its full size
+    distances  gradients by our norms and by the fused convolutions from those by cuDNN's
     gradients  the sums of two ranks' gradients, on two ranks or by this one alone
     losses     those of the trial of a device, and of the CPU
     preset     those of a preset's network at 32 px
@@ -26,6 +27,8 @@ from mxnet import nd
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer, Run
 from rn50.train import kernels
+from rn50.train.communication.buckets import lay_out_gradients
+from rn50.train.devices import operators_for
 from rn50.train.gpu.norms import Norms
 from rn50.train.gpu.plan_operators import PlanOperators
 from rn50.train.network.build import build_networks, trainable
@@ -133,13 +136,52 @@ def gradients(ranks: int) -> dict[str, Any]:
     }
 
 
-def backward(criterion: Criterion, ctx: mx.Context, number: int) -> None:
+def distances(ways: list[str]) -> dict[str, Any]:
+    """How far each way's float16 gradient of a parameter is from that of float32 by cuDNN's norms,
+    as a share of its length: the mean over parameters. No unit is the identity: all of backward
+    counts."""
+    model = Model(width=16, depth="tiny", zero_gamma=False)
+    exact = gradients_by(Norms.CUDNN, model)
+    half = model.model_copy(update={"dtype": "float16"})
+    shares = {}
+    for way in ways:
+        gradients = gradients_by(Norms[way], half)
+        errors = [
+            np.linalg.norm(gradient - exact[name]) / np.linalg.norm(exact[name])
+            for name, gradient in gradients.items()
+        ]
+        shares[way] = float(np.mean(errors))
+    return {"shares": shares}
+
+
+def gradients_by(norms: Norms, model: Model) -> dict[str, Any]:
+    """The gradients of a batch, by parameter."""
+    force(norms)
+    ctx = mx.gpu(0)
+    operators = operators_for(model, ctx)
+    net, _, loss = build_networks(
+        model,
+        CLASSES,
+        crop_px=PX,
+        seed=1,
+        operators=operators,
+    )
+    parameters = trainable(net)
+    buckets = lay_out_gradients(parameters, "single", operators)
+    backward(operators.criterion(net, loss, buckets), ctx, 0, images=16)
+    nd.waitall()
+    return {p.name: p.grad().asnumpy().astype(np.float64) for p in parameters}
+
+
+def backward(
+    criterion: Criterion, ctx: mx.Context, number: int, images: int = BATCH
+) -> None:
     """The gradients of one of the batches."""
     rng = np.random.default_rng(number)
-    images = rng.normal(size=(BATCH, PX, PX, 3))
-    labels = rng.integers(0, CLASSES, BATCH)
+    pixels = rng.normal(size=(images, PX, PX, 3))
+    labels = rng.integers(0, CLASSES, images)
     losses = criterion.forward(
-        nd.array(images, ctx),
+        nd.array(pixels, ctx),
         nd.array(labels, ctx),
         8.0,
     )
@@ -199,6 +241,7 @@ def main(text: str) -> None:
     options = json.loads(text)
     actions: dict[str, Callable[..., dict[str, Any]]] = {
         "count": count,
+        "distances": distances,
         "gradients": gradients,
         "losses": losses,
         "preset": preset,

@@ -76,6 +76,14 @@ def test_losses_are_the_cpus_step_for_step(
     assert "kernels not computed" not in answer["counts"]
 
 
+def test_gradients_are_as_exact_as_with_cudnns_norms(body: Body) -> None:
+    """Losses of units that begin as the identity say little of backward."""
+    ways = ["CUDNN", "OWN", "EPILOGUE", "MAIN_LOOP"]
+    shares = body("9.0", do="distances", ways=ways)["shares"]
+    print(shares)
+    assert max(shares.values()) < 1.5 * shares["CUDNN"]
+
+
 def test_float32_runs_by_our_own_kernels(body: Body) -> None:
     answer = body(
         "9.0",
