@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <csetjmp>
 #include <ucontext.h>
 
 struct Index { unsigned x; };
@@ -70,62 +71,77 @@ void run_blocks(const std::vector<unsigned>& order, int threads, Work work) {
   for (auto& thread : running) thread.join();
 }
 #else
-// A context runs one thread of the block after the other until one has to wait at a barrier. All that
-// wait go on, in turn, once no thread is left to begin.
+// A fiber runs one thread of the block after the other until one has to wait at a barrier. All that
+// wait go on, in turn, once no thread is left to begin. Fibers outlive their block: to change between
+// them is a jump, to make one takes calls of the system.
 struct Fiber {
   ucontext_t context;
+  jmp_buf jump;
   std::vector<char> stack = std::vector<char>(1 << 16);
   Index thread = {};
-  bool waits = false;
+  bool begun = false, waits = false;
 };
 struct Block {
-  std::function<void()> work;
+  std::function<void()> work = {};
   std::vector<std::unique_ptr<Fiber>> fibers = {};
-  ucontext_t scheduler = {};
+  jmp_buf scheduler;
   Fiber* running = nullptr;
   unsigned next = 0;
 };
-inline Block* block;
+inline thread_local Block block;
+
+inline void leave(Fiber* fiber) {
+  if (!_setjmp(fiber->jump)) _longjmp(block.scheduler, 1);
+}
 
 inline void meet() {
-  Fiber* fiber = block->running;
+  Fiber* fiber = block.running;
   fiber->thread = threadIdx;
   fiber->waits = true;
-  swapcontext(&fiber->context, &block->scheduler);
+  leave(fiber);
   threadIdx = fiber->thread;
 }
 
 inline void run_threads() {
-  while (block->next < blockDim.x) {
-    threadIdx = {block->next++};
-    block->work();
+  for (;;) {
+    while (block.next < blockDim.x) {
+      threadIdx = {block.next++};
+      block.work();
+    }
+    leave(block.running);
   }
 }
 
-inline void resume(Fiber& fiber) {
+__attribute__((noinline)) inline void resume(Fiber& fiber) {
   fiber.waits = false;
-  block->running = &fiber;
-  swapcontext(&block->scheduler, &fiber.context);
+  block.running = &fiber;
+  if (_setjmp(block.scheduler)) return;
+  if (fiber.begun) _longjmp(fiber.jump, 1);
+  fiber.begun = true;
+  setcontext(&fiber.context);
+}
+
+inline Fiber& fiber_of(std::size_t number) {
+  if (number == block.fibers.size()) {
+    block.fibers.push_back(std::make_unique<Fiber>());
+    Fiber& made = *block.fibers.back();
+    getcontext(&made.context);
+    made.context.uc_stack.ss_sp = made.stack.data();
+    made.context.uc_stack.ss_size = made.stack.size();
+    makecontext(&made.context, run_threads, 0);
+  }
+  return *block.fibers[number];
 }
 
 inline void run_block() {
   std::size_t begun = 0;
-  block->next = 0;
-  while (block->next < blockDim.x) {
-    if (begun == block->fibers.size()) block->fibers.push_back(std::make_unique<Fiber>());
-    Fiber& fiber = *block->fibers[begun++];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
-    fiber.context.uc_link = &block->scheduler;
-    makecontext(&fiber.context, run_threads, 0);
-    resume(fiber);
-  }
+  block.next = 0;
+  while (block.next < blockDim.x) resume(fiber_of(begun++));
   for (bool any = true; any;) {
     any = false;
     for (std::size_t number = 0; number < begun; ++number)
-      if (block->fibers[number]->waits) {
-        resume(*block->fibers[number]);
+      if (block.fibers[number]->waits) {
+        resume(*block.fibers[number]);
         any = true;
       }
   }
@@ -133,8 +149,7 @@ inline void run_block() {
 
 template <typename Work>
 void run_blocks(const std::vector<unsigned>& order, int, Work work) {
-  Block here{work};
-  block = &here;
+  block.work = work;
   for (unsigned number : order) {
     begin_block(number);
     run_block();

@@ -467,6 +467,8 @@ def test_a_batch_alone_is_in_the_running_statistics_with_momentum_0() -> None:
         nd.array([1, 0]),
         *statistics,
         *terms,
+        None,  # nobody reads scale and shift in float16
+        None,
         3,
         2,
         1.0,
