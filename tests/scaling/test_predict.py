@@ -201,7 +201,7 @@ def test_a_closed_config_stops_where_published_runs_did() -> None:
     ("gpus", "batch", "choices", "message"),
     [
         (2047, 8, {}, "whole nodes of dgx1 expected, multiples of 8 such as 2040"),
-        (16, 4096, {}, "found 4096, which need about 25"),
+        (16, 4096, {}, "found 4096, which need about 181"),
         (2048, 1000, {}, "--batch-per-gpu: 1 to 625 on 2048 GPUs expected"),
         (
             8,

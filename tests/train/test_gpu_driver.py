@@ -16,6 +16,10 @@ int cuDeviceGetName(char *name, int, int device) {
   __builtin_strcpy(name, device == 10 ? "Tesla V100-SXM2-16GB" : "NVIDIA A100");
   return 0;
 }
+int cuDeviceGetUuid(char *uuid, int device) {
+  __builtin_memset(uuid, device, 16);
+  return 0;
+}
 int cuDeviceGetAttribute(int *value, int what, int device) {
   *value = what == 75 ? (device == 10 ? 7 : 8) : 0;
   return 0;
@@ -32,7 +36,15 @@ def test_driver_and_devices_are_read(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "libcuda.so.1", DRIVER.replace("CUINIT", "0"))
     version = tmp_path / "version"
     version.write_text(VERSION.format("535.129.03"))
-    devices = (Gpu("Tesla V100-SXM2-16GB", (7, 0)), Gpu("NVIDIA A100", (8, 0)))
+    uuids = (
+        "GPU-" + "-".join(digits * n for n in (4, 2, 2, 2, 6))
+        for digits in ("0a", "0b")
+    )
+    v100, a100 = uuids
+    devices = (
+        Gpu("Tesla V100-SXM2-16GB", (7, 0), v100),
+        Gpu("NVIDIA A100", (8, 0), a100),
+    )
     assert read_gpus(str(library), version) == Gpus("535.129.03", (12, 4), devices)
 
 
