@@ -45,7 +45,7 @@ lint: setup ## format, lint, types, shell scripts and Dockerfile, in half a minu
 # The real rank on mxnet-cu112 over a fake CUDA, without a GPU. Its environment, 6 GB, lies beside .venv.
 gpu-test: ## the GPU path over a fake CUDA, without a GPU; its environment .venv-gpu takes 6 GB
 	@scripts/setup.sh --gpu --into .venv-gpu
-	.venv-gpu/bin/python -m pytest tests/gpu
+	.venv-gpu/bin/python -m pytest -n 2 tests/gpu
 
 # The day a GPU is there: what it does and how fast, in 10 minutes, as a page for docs/notebook/gpu.md.
 PAGE := results/gpu.md
