@@ -48,8 +48,8 @@ def _intel(**choices: str) -> dict[str, str]:
     return {f"I_MPI_ADJUST_{name.upper()}": number for name, number in choices.items()}
 
 
-# Engine -> comm.algorithm -> settings. Intel's rows: as text. NCCL's:
-# never run on a GPU; as text, and the torus on a fake NCCL (tests/gpu). The torus over MPI is the
+# Engine -> comm.algorithm -> settings. Intel's rows were checked as text alone. NCCL's never ran on
+# a GPU; the torus and `hierarchical` ran on a fake NCCL (tests/gpu). The torus over MPI is the
 # three steps of train/communication/torus.py, each as a ring where there is a choice; Open MPI's
 # own one for a reduce-scatter of some MB is twice as slow.
 ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {

@@ -43,9 +43,8 @@ class Connection:
         *,
         over_mpi: bool,
     ) -> None:
-        if profiled_steps(
-            run.log.profile
-        ):  # else Horovod starts no timeline while ranks run
+        # else Horovod starts no timeline while ranks run
+        if profiled_steps(run.log.profile):
             os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
         self._timeline = timeline
         self._over_mpi = over_mpi

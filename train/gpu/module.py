@@ -41,6 +41,8 @@ class CudaModule:
         self.device = device
         self.capability = capability
         self._parameters = parameters(self._source)
+        _, _, of_norms = self._source.partition(TRAINED_NORMS)
+        self._trained_norms = parameters(of_norms)
         self._functions: dict[str, int] = {}
         self._module = self._load("")
         self._norms: ctypes.c_void_p | None = None
@@ -63,8 +65,7 @@ class CudaModule:
         return module
 
     def _module_of(self, name: str) -> ctypes.c_void_p:
-        _, _, norms = self._source.partition(TRAINED_NORMS)
-        if name not in parameters(norms):
+        if name not in self._trained_norms:
             return self._module
         if self._norms is None:
             self._norms = self._load(WITH_NORMS)
