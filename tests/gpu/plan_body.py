@@ -99,7 +99,7 @@ def size_of_a_step(steps: Steps) -> dict[str, int]:
     tape = writer.tape
     kernels = [entry for entry in tape.entries if entry.blocks]
     of_images = steps.images.size * 4  # by their address
-    moved = sum(moved_bytes(entry, tape.workspace) for entry in kernels)
+    moved = sum(moved_bytes(entry, tape) for entry in kernels)
     return {"calls": len(tape.entries), "own_bytes": of_images + moved}
 
 
