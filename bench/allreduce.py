@@ -33,11 +33,7 @@ from .harness import (
 from .jobs import measure_on_ranks
 
 
-def time_sizes(
-    out: Path,
-    sizes_bytes: Sequence[int],
-    rounds: int,
-) -> Samples:
+def time_sizes(out: Path, sizes_bytes: Sequence[int], rounds: int) -> Samples:
     """Seconds of an allreduce of each size on one rank, by the trainer's communicator: those of the
     slowest. The first of each size is not timed."""
     import horovod.mxnet as hvd
@@ -119,11 +115,7 @@ def allreduce(
     seconds: dict[tuple[Case, int], list[float]] = defaultdict(list)
     for case in in_turn(cases, passes, job.track("measuring allreduces", ticks=True)):
         times_s = measure_on_ranks(
-            cases[case],
-            job.launcher,
-            time_sizes,
-            sizes_bytes,
-            rounds,
+            cases[case], job.launcher, time_sizes, sizes_bytes, rounds
         )
         for size, times in times_s.items():
             seconds[case, int(size)] += times

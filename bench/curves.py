@@ -48,9 +48,7 @@ class Timing(NamedTuple):
 
 
 def time_rounds(
-    started: AbstractContextManager[Trainer],
-    rounds: int,
-    steps: int,
+    started: AbstractContextManager[Trainer], rounds: int, steps: int
 ) -> list[float]:
     """Train on one rank, round after round, each until the last rank has finished: wall seconds a
     step."""
@@ -84,11 +82,7 @@ def measure_curves(
     rates = defaultdict(list)
     for case in in_turn(loaded, timing.passes, job.track("training", ticks=True)):
         step_s = measure_on_ranks(
-            loaded[case],
-            job.launcher,
-            body,
-            timing.rounds,
-            timing.steps,
+            loaded[case], job.launcher, body, timing.rounds, timing.steps
         )
         rates[case].append(case.global_batch / statistics.median(step_s))
     rows = {}

@@ -103,10 +103,7 @@ BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def bench(
-    name: str,
-    *,
-    config: str,
-    takes_ranks: bool = False,
+    name: str, *, config: str, takes_ranks: bool = False
 ) -> Callable[[Driver], Driver]:
     """Register a driver, `driver(job, *, option=...)`, as `rn50 bench`.
 
@@ -167,9 +164,7 @@ def repeated(action: Action, count: int) -> Action:
 
 
 def in_turn(
-    contenders: Collection[T],
-    rounds: int,
-    progress: Callable[[int, int], None],
+    contenders: Collection[T], rounds: int, progress: Callable[[int, int], None]
 ) -> Iterator[T]:
     """Each contender once a round, in the opposite order every other round, with progress."""
     turns = [

@@ -39,12 +39,7 @@ BASELINE_ENV = (
 without the last, ranks that share cores starve each other."""
 
 
-def time_contender(
-    out: Path,
-    contender: str,
-    rounds: int,
-    steps: int,
-) -> list[float]:
+def time_contender(out: Path, contender: str, rounds: int, steps: int) -> list[float]:
     """Wall seconds a step of one contender, on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
@@ -101,11 +96,7 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     return train
 
 
-@bench(
-    "horovod-baseline",
-    config="quick",
-    takes_ranks=True,
-)
+@bench("horovod-baseline", config="quick", takes_ranks=True)
 def horovod_baseline(
     job: BenchJob,
     *,

@@ -20,15 +20,7 @@ from ..data.prepare import prepare
 from ..scaling.fit import build
 from ..scaling.hardware import Machine, known_precisions
 from ..scaling.step import step_time
-from .harness import (
-    BenchJob,
-    Outcome,
-    Samples,
-    in_turn,
-    ratio_spread,
-    repeated,
-    spread,
-)
+from .harness import BenchJob, Outcome, Samples, in_turn, ratio_spread, repeated, spread
 from .jobs import measure_on_ranks
 
 SIZES_PX = (224, 288, 352, 416, 480)
@@ -68,11 +60,7 @@ def _full(run: Run) -> Callable[[], Any]:
     from ..data.pipeline import build_train_source
 
     source = build_train_source(
-        run.data,
-        build_plan(run),
-        rank=0,
-        seeds=SEEDS,
-        layout=run.model.layout,
+        run.data, build_plan(run), rank=0, seeds=SEEDS, layout=run.model.layout
     )
     return lambda: source.next().images.wait_to_read()
 
@@ -84,11 +72,7 @@ def _decode(run: Run) -> Callable[[], Any]:
     from ..data import pipeline
 
     def graph(
-        jpegs: Any,
-        labels: Any,
-        anchors: Any,
-        shapes: Any,
-        _: Any,
+        jpegs: Any, labels: Any, anchors: Any, shapes: Any, _: Any
     ) -> tuple[Any, Any]:
         decoded = fn.decoders.image_slice(
             jpegs,
@@ -101,11 +85,7 @@ def _decode(run: Run) -> Callable[[], Any]:
         return decoded, labels
 
     source = pipeline.build_train_source(
-        run.data,
-        build_plan(run),
-        rank=0,
-        seeds=SEEDS,
-        graph=graph,
+        run.data, build_plan(run), rank=0, seeds=SEEDS, graph=graph
     )
     return source.run
 
@@ -117,11 +97,7 @@ WAYS = {"decode": _decode, "full": _full}
 
 
 def bench_input(
-    job: BenchJob,
-    *,
-    passes: int,
-    images: int,
-    sizes_px: Sequence[int],
+    job: BenchJob, *, passes: int, images: int, sizes_px: Sequence[int]
 ) -> Outcome:
     """Images per CPU-second of each way, in turn; decoders have one thread each. With drawn images
     of `sizes_px` the whole pipeline is timed besides."""
@@ -138,13 +114,7 @@ def bench_input(
         progress = job.track("timing ways in, in turn", ticks=True)
         for name in in_turn(contenders, passes, progress):
             way, config = contenders[name]
-            rate = measure_on_ranks(
-                config,
-                job.launcher,
-                time_way,
-                way,
-                images,
-            )
+            rate = measure_on_ranks(config, job.launcher, time_way, way, images)
             rates[name].append(rate)
     figures: dict[str, Any] = {}
     for name, values in rates.items():
@@ -162,18 +132,9 @@ def bench_input(
 def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
     """The job's config on images of `px` pixels a side, drawn into `folder`."""
     run = job.load().run
-    drawn = Synthetic(
-        train_samples=64,
-        eval_samples=10,
-        min_px=px,
-        max_px=px,
-    )
+    drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
     counts = drawn.model_dump(include=set(Counts._fields))
-    place = {
-        "path": str(folder),
-        "synthetic": drawn,
-        "shards": None,
-    }
+    place = {"path": str(folder), "synthetic": drawn, "shards": None}
     data = run.data.model_copy(update=counts | place)
     # of a batch that the set holds
     small = load("smoke", ["system.ranks_per_node=1"]).run
@@ -200,11 +161,7 @@ def trained_machine(name: str) -> tuple[Machine, int]:
     return model, max(batches)
 
 
-def with_roofline(
-    outcome: Outcome,
-    model: Machine,
-    batch: int,
-) -> Outcome:
+def with_roofline(outcome: Outcome, model: Machine, batch: int) -> Outcome:
     """The same measurements beside what limits a GPU of a described machine.
 
     Input rates that a GPU has its cores for, against its training rate: the rate a core is that of
@@ -217,11 +174,7 @@ def with_roofline(
     read_bytes_per_s = model.performance.read_bytes_per_s / system.ranks_per_node
     # by all cores of a GPU
     rates = {}
-    for way in (
-        "decode",
-        "full",
-        *(f"{px} px" for px in SIZES_PX),
-    ):
+    for way in ("decode", "full", *(f"{px} px" for px in SIZES_PX)):
         rates[way] = figures[f"{way}: images per CPU-second"]["median"] * cores
     inputs = {
         "read": read_bytes_per_s / (figures["kB an image (mean)"] * 1e3),
@@ -242,13 +195,7 @@ def with_roofline(
     )
 
     def draw(path: Path) -> None:
-        _draw_roofline(
-            path,
-            system,
-            rates,
-            {"read": inputs["read"]},
-            training,
-        )
+        _draw_roofline(path, system, rates, {"read": inputs["read"]}, training)
 
     return replace(outcome, figures=figures, draw=draw)
 
@@ -269,28 +216,14 @@ def _draw_roofline(
     counts = range(1, 2 * cores + 1)
     for way in ("decode", "full"):
         a_core = rates[way] / cores
-        by_cores.plot(
-            counts,
-            [a_core * count for count in counts],
-            label=way,
-        )
+        by_cores.plot(counts, [a_core * count for count in counts], label=way)
     by_cores.axvline(cores, color=INK, ls=":", lw=1)
     by_cores.set(xlabel="cores a GPU")
     measured = [rates[f"{px} px"] for px in SIZES_PX]
-    by_size.plot(
-        SIZES_PX,
-        measured,
-        marker="o",
-        label=f"full, {cores} cores",
-    )
+    by_size.plot(SIZES_PX, measured, marker="o", label=f"full, {cores} cores")
     published = [total / PUBLISHED_GPUS for total in PUBLISHED_INPUT.values()]
     name = "input, DGX-1 (NVIDIA's slides)"
-    by_size.plot(
-        list(PUBLISHED_INPUT),
-        published,
-        "kD",
-        label=name,
-    )
+    by_size.plot(list(PUBLISHED_INPUT), published, "kD", label=name)
     by_size.set(xlabel="pixels a side, as stored")
     of_dgx1 = {
         f"training {network}, DGX-1, at least": total / PUBLISHED_GPUS
@@ -303,12 +236,7 @@ def _draw_roofline(
         # lines that the axis does not change, each name above its line
         for name, rate in levels.items():
             axes.axhline(rate, ls="--", color=INK, lw=1)
-            axes.annotate(
-                name,
-                (left, rate),
-                (0, 3),
-                textcoords="offset points",
-            )
+            axes.annotate(name, (left, rate), (0, 3), textcoords="offset points")
         axes.set(ylabel="images/s a GPU", title=f"{system.name}: input, training")
         finish(axes)
     save(figure, path)

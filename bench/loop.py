@@ -17,21 +17,14 @@ if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
 
-def time_loops(
-    out: Path,
-    rounds: int,
-    steps: int,
-) -> Samples:
+def time_loops(out: Path, rounds: int, steps: int) -> Samples:
     """Seconds of the loops on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
     with started_trainer(out) as trainer:
         next_batch = trainer.next_batch
         first = next_batch()
-        kept = first._replace(
-            images=first.images.copy(),
-            labels=first.labels.copy(),
-        )
+        kept = first._replace(images=first.images.copy(), labels=first.labels.copy())
         contenders = {
             "trainer": next_steps(trainer, steps),
             "bare loop": _bare_steps(trainer, steps, next_batch),
@@ -41,9 +34,7 @@ def time_loops(
 
 
 def _bare_steps(
-    trainer: Trainer,
-    count: int,
-    next_batch: Callable[[], Batch],
+    trainer: Trainer, count: int, next_batch: Callable[[], Batch]
 ) -> Callable[[], None]:
     """Batch, forward, backward, grouped allreduce, fused update, bounded queue: nothing else."""
     from ..train.host_reads import RunAheadLimiter
@@ -65,11 +56,7 @@ def _bare_steps(
     return run
 
 
-@bench(
-    "loop",
-    config="quick",
-    takes_ranks=True,
-)
+@bench("loop", config="quick", takes_ranks=True)
 def loop(
     job: BenchJob,
     *,
@@ -88,13 +75,7 @@ def loop(
     loaded = load_ready(job)
     progress = job.track("timing rounds", ticks=True)
     progress(0, 1)
-    seconds = measure_on_ranks(
-        loaded,
-        job.launcher,
-        time_loops,
-        rounds,
-        steps,
-    )
+    seconds = measure_on_ranks(loaded, job.launcher, time_loops, rounds, steps)
     progress(1, 1)
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank

@@ -13,15 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .harness import (
-    BenchJob,
-    Outcome,
-    alternate,
-    bench,
-    count,
-    ratio_spread,
-    scaled,
-)
+from .harness import BenchJob, Outcome, alternate, bench, count, ratio_spread, scaled
 from .jobs import measure_on_ranks
 
 if TYPE_CHECKING:
@@ -107,12 +99,7 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
         "eps": 0,
     }
     by_name = {p.name: p for p in of_theirs}
-    stock = gluon.Trainer(
-        by_name,
-        "lars",
-        settings,
-        kvstore=None,
-    )
+    stock = gluon.Trainer(by_name, "lars", settings, kvstore=None)
     size = sum(p.data().size for p in parameters)
     source = nd.ones(size)
     target = nd.zeros(size)
@@ -134,11 +121,7 @@ def _parameters() -> list[Any]:
     from ..train.operators import Operators
 
     net, _, _ = build_networks(
-        Model(),
-        1000,
-        crop_px=224,
-        seed=1,
-        operators=Operators(mx.cpu()),
+        Model(), 1000, crop_px=224, seed=1, operators=Operators(mx.cpu())
     )
     parameters = trainable(net)
     for p in parameters:

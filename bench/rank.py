@@ -58,11 +58,7 @@ def next_steps(trainer: Trainer, count: int) -> Action:
 
 
 def alternate_on_ranks(
-    trainer: Trainer,
-    contenders: Mapping[str, Action],
-    rounds: int,
-    *,
-    pieces: int = 1,
+    trainer: Trainer, contenders: Mapping[str, Action], rounds: int, *, pieces: int = 1
 ) -> Samples:
     """Time the contenders in turn (`alternate`), each until the last rank has finished."""
     from mxnet import nd
@@ -71,10 +67,4 @@ def alternate_on_ranks(
         nd.waitall()
         trainer.comm.barrier()
 
-    return alternate(
-        contenders,
-        rounds,
-        barrier=finish,
-        finish=finish,
-        pieces=pieces,
-    )
+    return alternate(contenders, rounds, barrier=finish, finish=finish, pieces=pieces)

@@ -65,9 +65,7 @@ def startup(
     seconds: dict[str, Samples] = {}
     cases = list(product(counts, DELAYS_S, STARTUPS))
     for on_ranks, delay_s, name in in_turn(
-        cases,
-        rounds,
-        job.track("starting up", ticks=True),
+        cases, rounds, job.track("starting up", ticks=True)
     ):
         loaded = job.load(*STARTUPS[name], ranks=on_ranks)
         init_s = measure_on_ranks(loaded, job.launcher, time_start_up, delay_s)

@@ -45,12 +45,7 @@ class RandomBatch:
         run = context.run
         draw = np.random.default_rng(context.process.rank)
         images = run.batch.per_rank
-        sizes = {
-            "N": images,
-            "H": run.data.crop_px,
-            "W": run.data.crop_px,
-            "C": 3,
-        }
+        sizes = {"N": images, "H": run.data.crop_px, "W": run.data.crop_px, "C": 3}
         shape = [sizes[axis] for axis in run.model.layout]
         pixels = draw.standard_normal(shape, np.float32)
         labels = draw.integers(run.data.classes, size=images)
@@ -138,11 +133,7 @@ def _load(job: BenchJob, case: Case, *, here: bool) -> Loaded:
 
 
 def _against_reference(
-    job: BenchJob,
-    save: Path | None,
-    timing: Timing,
-    *,
-    check: bool,
+    job: BenchJob, save: Path | None, timing: Timing, *, check: bool
 ) -> Outcome:
     """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
     if save is not None:

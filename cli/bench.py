@@ -90,10 +90,7 @@ def _parameters(benchmark: Benchmark) -> Iterator[inspect.Parameter]:
 
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
     return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=annotation,
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
 
 

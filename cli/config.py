@@ -107,8 +107,7 @@ def config_check(
 @config_app.command("explain")
 def config_explain(
     key: Annotated[
-        str | None,
-        argument("A key or a section; default: all.", show_default=False),
+        str | None, argument("A key or a section; default: all.", show_default=False)
     ] = None,
     write: Annotated[
         Path | None,
@@ -137,11 +136,7 @@ def config_explain(
     if key is not None:
         keys = reference.find_keys(key)
     rows = [(key.path, key.default, key.values, key.meaning) for key in keys]
-    print_table(
-        ("key", "default", "values", "meaning"),
-        rows,
-        free=(1, 2, 3),
-    )
+    print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
 
 
 @config_app.command("list")

@@ -136,12 +136,7 @@ def _check_output_file(context: typer.Context, path: Path | None) -> Path | None
 def output_file(what: str, *names: str) -> Any:
     """An option that names a file for `write_output`; its default is None."""
     text = f"{what}; `-`: standard output."
-    return option(
-        text,
-        *names,
-        metavar="FILE",
-        callback=_check_output_file,
-    )
+    return option(text, *names, metavar="FILE", callback=_check_output_file)
 
 
 Json = Annotated[bool, option("Print JSON for programs.", "--json")]
@@ -156,12 +151,7 @@ Nodes = Annotated[int | None, option("Nodes, instead of the config's.", min=1)]
 
 def machine_option(help: str) -> Any:
     """`--system MACHINE`, a name or a YAML file."""
-    return option(
-        help,
-        "--system",
-        metavar="MACHINE",
-        autocompletion=complete_system,
-    )
+    return option(help, "--system", metavar="MACHINE", autocompletion=complete_system)
 
 
 SystemName = Annotated[

@@ -284,12 +284,7 @@ def data_bench(
     sizes = SIZES_PX if system else ()
     begun_s = time.monotonic()
     job = BenchJob(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
-    outcome = bench_input(
-        job,
-        passes=passes,
-        images=images,
-        sizes_px=sizes,
-    )
+    outcome = bench_input(job, passes=passes, images=images, sizes_px=sizes)
     if described is not None:
         outcome = with_roofline(outcome, *described)
     print_outcome(outcome, begun_s, as_json, plot)

@@ -155,13 +155,7 @@ def _check_logs(arguments: list[str]) -> int | None:
         official = "--official" in flags
     strict = "--strict" in flags
     as_json = "--json" in flags
-    return run_check(
-        paths,
-        None,
-        strict=strict,
-        official=official,
-        as_json=as_json,
-    )
+    return run_check(paths, None, strict=strict, official=official, as_json=as_json)
 
 
 _EXTRAS = {

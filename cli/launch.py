@@ -165,12 +165,7 @@ def _load(
         return loaded, Options(recorded=find_recorded(name))
     if system is not None:
         raise UserError("--system is for a new run; with --resume give system=NAME")
-    folder, loaded = load_resumed(
-        resume,
-        named_config(config),
-        texts,
-        ranks,
-    )
+    folder, loaded = load_resumed(resume, named_config(config), texts, ranks)
     return loaded, Options(resume=folder)
 
 

@@ -132,11 +132,7 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
     return figures
 
 
-def _print_summary(
-    summary: JsonObject,
-    check: Check,
-    run_s: float | None,
-) -> None:
+def _print_summary(summary: JsonObject, check: Check, run_s: float | None) -> None:
     accuracy = with_unit(summary["eval_accuracy"], "", 5)
     if summary["target"] is not None:
         accuracy += f", target {summary['target']:g}"
@@ -201,13 +197,7 @@ def log_check(
     """
     from .log_check import run_check
 
-    code = run_check(
-        paths,
-        ruleset,
-        strict=strict,
-        official=official,
-        as_json=as_json,
-    )
+    code = run_check(paths, ruleset, strict=strict, official=official, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -275,11 +265,7 @@ def log_rules(
     if markdown:
         print(render_markdown(), end="")
     else:
-        print_table(
-            COLUMNS[:-1],
-            [row[:-1] for row in rows()],
-            free=(6,),
-        )
+        print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
 
 
 def _print_score(score: Score) -> None:

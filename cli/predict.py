@@ -185,12 +185,7 @@ class Asked:
                 "which finds the batch"
             )
         return job_of_system(
-            name,
-            system,
-            self.gpus,
-            self.batch,
-            mpi=family_here(),
-            **given,
+            name, system, self.gpus, self.batch, mpi=family_here(), **given
         )
 
     def _of_config(self, config: str, overrides: list[str]) -> PredictedJob:

@@ -15,15 +15,7 @@ from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..logging.places import require
 from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, UNKNOWN, RunRow, read_runs
-from .console import (
-    Json,
-    argument,
-    choices,
-    option,
-    print_json,
-    print_table,
-    say,
-)
+from .console import Json, argument, choices, option, print_json, print_table, say
 from .tables import table_lines, terminal_cells
 
 RESULTS = Path("results")
@@ -204,9 +196,7 @@ def _table(
 
 
 def _watch(
-    look: Callable[[], list[RunRow]],
-    below: Path,
-    forget: Callable[[], object],
+    look: Callable[[], list[RunRow]], below: Path, forget: Callable[[], object]
 ) -> None:
     """Show the table, open runs first, until nothing is running or queued; without a terminal its
     end alone. `forget`: what schedulers have said of jobs, before they are asked again."""

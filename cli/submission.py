@@ -37,12 +37,7 @@ def submission(
         if not sys.stdin.isatty():
             return ""
         try:
-            return typer.prompt(
-                question,
-                "",
-                show_default=False,
-                err=True,
-            )
+            return typer.prompt(question, "", show_default=False, err=True)
         except typer.Abort:  # Ctrl-C, which ends every command with its own line
             raise KeyboardInterrupt from None
 

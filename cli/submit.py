@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from ..launch.submit import Last, SubmissionPlan
 
 SchedulerName = Annotated[
-    str | None,
-    option("Default: the system's.", "--scheduler", **choices(SCHEDULERS)),
+    str | None, option("Default: the system's.", "--scheduler", **choices(SCHEDULERS))
 ]
 
 
@@ -81,12 +80,7 @@ def submit(
     """
     from ..launch import submit as jobs
 
-    loaded, last, texts = _wanted(
-        config,
-        on_nodes(overrides, nodes),
-        system,
-        resume,
-    )
+    loaded, last, texts = _wanted(config, on_nodes(overrides, nodes), system, resume)
     name = scheduler or last.scheduler or loaded.run.system.scheduler
     runs = runs or last.runs
     if name != "local":
@@ -155,11 +149,7 @@ def _print_plan(plan: SubmissionPlan, *, as_json: bool) -> None:
     print(f"# would submit, in {plan.folder}: {shlex.join(plan.command)}")
 
 
-def _wait(
-    plan: SubmissionPlan,
-    scheduler: str,
-    job: str,
-) -> int:
+def _wait(plan: SubmissionPlan, scheduler: str, job: str) -> int:
     """Until the job has ended: print what its runs came to, and the last line; its exit code."""
     from ..launch import submit as jobs
 
@@ -171,12 +161,6 @@ def _wait(
         lines = log.read_text(errors="replace").splitlines()
     for line in jobs.results_of(lines) or lines[-20:]:
         say(line)
-    ending = job_ended(
-        scheduler,
-        job,
-        code,
-        plan.folder,
-        jobs.last_result(plan.folder),
-    )
+    ending = job_ended(scheduler, job, code, plan.folder, jobs.last_result(plan.folder))
     say(ending.line)
     return code

@@ -250,11 +250,7 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
 
 
 def _run_official_checker(
-    path: Path,
-    log: Log | None,
-    ruleset: str,
-    asked: bool | None,
-    unread: str = "",
+    path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str = ""
 ) -> Verdict | None:
     """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
     if asked is False:
@@ -270,12 +266,7 @@ def _run_official_checker(
     return check_officially(path, ruleset)
 
 
-def _why_not_run(
-    path: Path,
-    log: Log | None,
-    *,
-    unasked: bool,
-) -> str:
+def _why_not_run(path: Path, log: Log | None, *, unasked: bool) -> str:
     """Why the official checker does not read this log; empty: it does."""
     size = path.stat().st_size
     if unasked and size > OFFICIAL_BYTES:

@@ -132,11 +132,7 @@ class ConfigUnderCheck:
         return Setting(f"{key} ({origin})", value, origin.line)
 
     def violation(
-        self,
-        key: str,
-        expected: str,
-        why: str = "",
-        actual: Any = None,
+        self, key: str, expected: str, why: str = "", actual: Any = None
     ) -> Finding:
         """That another value of a key was expected."""
         return self.setting(key, actual).violation(expected, why)
@@ -233,11 +229,7 @@ def _another_set(loaded: Loaded) -> Finding:
         "images, on the network, the seed, LARS and reference convergence; held to: those on "
         "hyper-parameters and evaluation"
     )
-    return NOT_IMAGENET._replace(
-        line=origin.line,
-        found=str(classes),
-        message=message,
-    )
+    return NOT_IMAGENET._replace(line=origin.line, found=str(classes), message=message)
 
 
 def facts(config: ConfigUnderCheck) -> JsonObject:

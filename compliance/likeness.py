@@ -97,21 +97,10 @@ def find_alike(traces: Sequence[Trace]) -> Iterator[Alike]:
             what = f"{count} of {of} accuracies are the same"
         else:
             continue
-        yield Alike(
-            first.path,
-            second.path,
-            by_clock,
-            what,
-            is_same,
-        )
+        yield Alike(first.path, second.path, by_clock, what, is_same)
 
 
-def _copied(
-    first: Trace,
-    second: Trace,
-    equal: int,
-    near: int,
-) -> int:
+def _copied(first: Trace, second: Trace, equal: int, near: int) -> int:
     """How many accuracies of one run the other has, of those `equal` or `near`; 0: chance."""
     most = min(len(first.accuracies), len(second.accuracies))
     if not first.is_imagenet and not second.is_imagenet:

@@ -38,10 +38,7 @@ _FLOAT32 = 1e-7
 
 
 def _judge(
-    run: HasSettings,
-    name: str,
-    fits: Callable[[Any], bool],
-    expected: str,
+    run: HasSettings, name: str, fits: Callable[[Any], bool], expected: str
 ) -> Violations:
     """The first value of a setting that does not fit."""
     for setting in run.settings(name):
@@ -52,28 +49,15 @@ def _judge(
 
 
 def _word(run: HasSettings, name: str, *allowed: str) -> Violations:
-    return _judge(
-        run,
-        name,
-        lambda value: value in allowed,
-        " or ".join(allowed),
-    )
+    return _judge(run, name, lambda value: value in allowed, " or ".join(allowed))
 
 
 def _fixed(run: HasSettings, name: str, expected: float) -> Violations:
-    return _judge(
-        run,
-        name,
-        lambda value: number(value) == expected,
-        plain(expected),
-    )
+    return _judge(run, name, lambda value: number(value) == expected, plain(expected))
 
 
 def _one_of(
-    run: HasSettings,
-    name: str,
-    allowed: tuple[float, ...],
-    expected: str,
+    run: HasSettings, name: str, allowed: tuple[float, ...], expected: str
 ) -> Violations:
     def fits(value: object) -> bool:
         setting = number(value)

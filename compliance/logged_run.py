@@ -15,11 +15,7 @@ from .rule import Setting
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
 
-_PREAMBLE = (
-    *benchmark.SUBMISSION_KEYS,
-    "cache_clear",
-    "init_start",
-)
+_PREAMBLE = (*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start")
 LABEL_SMOOTHING_KEYS = (
     "label_smoothing",
     "model_label_smoothing",
@@ -93,10 +89,7 @@ class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
     def __init__(
-        self,
-        log: Log,
-        ruleset: str,
-        own_target: OwnTarget | None = None,
+        self, log: Log, ruleset: str, own_target: OwnTarget | None = None
     ) -> None:
         self.log = log
         self.ruleset = ruleset
@@ -381,11 +374,7 @@ def epochs_of(event: Event) -> set[int]:
 
 def as_setting(event: Event) -> Setting:
     """A record as a value and where it stands."""
-    return Setting(
-        event.place,
-        event.value,
-        event.line,
-    )
+    return Setting(event.place, event.value, event.line)
 
 
 def reaches_target(accuracy: float) -> bool:
@@ -413,11 +402,7 @@ def _second_run(log: Log) -> Event | None:
             )
             if ended or apart:
                 begin = stop_order if ended else first.order
-                at = bisect_right(
-                    preamble,
-                    begin,
-                    key=lambda event: event.order,
-                )
+                at = bisect_right(preamble, begin, key=lambda event: event.order)
                 if at < len(preamble) and preamble[at].order < again.order:
                     return preamble[at]
                 if ended:

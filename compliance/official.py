@@ -24,11 +24,7 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
 
     from ..config.programs import NoAnswer, ask
 
-    official = partial(
-        Verdict,
-        version=installed_version(),
-        ruleset=ruleset,
-    )
+    official = partial(Verdict, version=installed_version(), ruleset=ruleset)
     with tempfile.TemporaryDirectory(prefix="rn50-checker-") as scratch:
         command = [
             sys.executable,

@@ -89,13 +89,7 @@ def points(ruleset: str) -> tuple[Point, ...]:
     )
     records = json.loads(file.read_bytes()).values()
     return tuple(
-        sorted(
-            Point(
-                r["BS"],
-                tuple(r["Epochs to converge"]),
-            )
-            for r in records
-        )
+        sorted(Point(r["BS"], tuple(r["Epochs to converge"])) for r in records)
     )
 
 
@@ -134,12 +128,7 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     if batch < kept[0].batch:
         return _exact("below", kept[0])
     if batch > kept[-1].batch:
-        return Reference(
-            "above",
-            (kept[-1].batch,),
-            math.nan,
-            math.nan,
-        )
+        return Reference("above", (kept[-1].batch,), math.nan, math.nan)
     low, high = next(
         (low, high) for low, high in pairwise(kept) if low.batch < batch < high.batch
     )
@@ -149,11 +138,7 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     return Reference("interpolated", (low.batch, high.batch), mean, minimum)
 
 
-def judge(
-    epochs: Sequence[float | None],
-    batch: float,
-    ruleset: str,
-) -> Verdict:
+def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict:
     """The RCP test on the epochs that the runs of a submission took; None: did not converge."""
     held_to = reference(batch, ruleset)
     if held_to is None:

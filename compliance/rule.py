@@ -31,24 +31,13 @@ CLOSED_ONLY = (ERROR, NOTE)
 """Severities in the closed and in the open division; None: not a rule there."""
 
 
-violation = partial(
-    Finding,
-    id="",
-    severity="",
-    line=None,
-    expected="",
-    found="",
-)
+violation = partial(Finding, id="", severity="", line=None, expected="", found="")
 """What a rule function yields; its code and name come from the rule, as the severity does where it
 is empty."""
 
 
 def against(
-    subject: Event | str,
-    actual: str,
-    expected: str,
-    why: str = "",
-    **more: Any,
+    subject: Event | str, actual: str, expected: str, why: str = "", **more: Any
 ) -> Finding:
     """That one thing was found and another expected.
 
@@ -66,11 +55,7 @@ def against(
     message = f"{place} {actual}, expected {expected}"
     if why:
         message += f": {why}"
-    return violation(
-        message=message,
-        expected=expected,
-        **{"found": actual} | more,
-    )
+    return violation(message=message, expected=expected, **{"found": actual} | more)
 
 
 Violations: TypeAlias = Iterator[Finding]
@@ -89,12 +74,7 @@ class Setting(NamedTuple):
     value: Any
     line: int | None = None
 
-    def violation(
-        self,
-        expected: str,
-        why: str = "",
-        **more: Any,
-    ) -> Finding:
+    def violation(self, expected: str, why: str = "", **more: Any) -> Finding:
         """That another value was expected; `more`: as of `against`."""
         value = shown(self.value)
         more |= {"line": self.line, "found": value}
@@ -185,11 +165,7 @@ class Rule(NamedTuple):
     def finding(self, broken: Finding, severity: str | None = None) -> Finding:
         """What a rule function has yielded, whole; `severity` None: its own, else the rule's."""
         severity = severity or broken.severity or self.severity
-        return broken._replace(
-            id=self.code,
-            name=self.name,
-            severity=severity,
-        )
+        return broken._replace(id=self.code, name=self.name, severity=severity)
 
 
 def missing(
@@ -229,14 +205,7 @@ def rule(
     severities = (severity, severity) if isinstance(severity, str) else severity
 
     def register(check: Callable[[Any], Violations]) -> Rule:
-        made = Rule(
-            code,
-            name,
-            *severities,
-            source,
-            check,
-            **options,
-        )
+        made = Rule(code, name, *severities, source, check, **options)
         for subject in made.judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")

@@ -51,11 +51,7 @@ def parse_ruleset(text: str) -> str:
     return name
 
 
-def find_ruleset(
-    path: Path,
-    log: Log | None,
-    given: str | None,
-) -> Ruleset:
+def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
     """The ruleset of a log. Raises CannotRead where `given` expects another format."""
     if given is not None:
         wanted = parse_ruleset(given)

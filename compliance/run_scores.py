@@ -13,11 +13,7 @@ from .check_log import Check
 from .rcp import Verdict, judge, kept_points
 
 # errors that leave no run time to trust
-_NO_CLOCK = (
-    "two-runs",
-    "several-clocks",
-    "run-time-not-positive",
-)
+_NO_CLOCK = ("two-runs", "several-clocks", "run-time-not-positive")
 
 
 class RunScore(NamedTuple):
@@ -60,11 +56,7 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     for at, check in enumerate(checks):
         counts = logged[at] is not None and at not in out
         epochs.append(check.run.convergence_epoch if check.run and counts else None)
-    return judge(
-        epochs,
-        batches.pop(),
-        ruleset,
-    )
+    return judge(epochs, batches.pop(), ruleset)
 
 
 def left_out(runs: Sequence[RunScore]) -> set[int]:
@@ -78,11 +70,7 @@ def left_out(runs: Sequence[RunScore]) -> set[int]:
 
 def run_score(check: Check) -> RunScore:
     run = check.run
-    score = RunScore(
-        check.path,
-        dropped=check.cause,
-        invalid=check.cause,
-    )
+    score = RunScore(check.path, dropped=check.cause, invalid=check.cause)
     if run is None:
         return score
     broken = any(finding.name in _NO_CLOCK for finding in check.findings)

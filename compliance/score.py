@@ -84,12 +84,7 @@ class Score(NamedTuple):
 
 
 def _rcp_dict(rcp: Verdict) -> JsonObject:
-    reference = rcp.reference or Reference(
-        "",
-        (),
-        math.nan,
-        math.nan,
-    )
+    reference = rcp.reference or Reference("", (), math.nan, math.nan)
     return {
         "verdict": rcp.word,
         "reason": rcp.reason,
@@ -113,14 +108,7 @@ def score_folder(folder: Path, ruleset: str | None = None) -> Score:
     """
     if not folder.is_dir():
         raise no_logs(folder)
-    return score_checks(
-        folder,
-        judge_path(
-            folder,
-            ruleset,
-            official=False,
-        ),
-    )
+    return score_checks(folder, judge_path(folder, ruleset, official=False))
 
 
 def score_checks(folder: Path, judged: Sequence[Check]) -> Score:

@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..config import benchmark
-from ..config.finding import (
-    ERROR,
-    NOTE,
-    POLICY,
-    SEVERITIES,
-    Finding,
-    number,
-    shown,
-)
+from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding, number, shown
 from ..config.load import load_system
 from ..config.names import list_systems
 from ..config.reading import Ambiguous, JsonObject, parse_json, read_file
@@ -53,11 +45,7 @@ _MOST_RUNS = 20
 _MOST_PAIRS = 100
 _FEWEST = 3
 _ANEW = "every run of a submission is trained anew, with a seed of its own"
-_COUNTED = (
-    "number_of_nodes",
-    "accelerators_per_node",
-    "host_processors_per_node",
-)
+_COUNTED = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 _IS_COUNT = re.compile(r"[0-9]{1,9}")
 _COUNT = re.compile(r'"(\d{1,9})x')
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
@@ -120,10 +108,7 @@ class Submission:
 
 
 def judge_path(
-    path: Path,
-    ruleset: str | None = None,
-    *,
-    official: bool | None = None,
+    path: Path, ruleset: str | None = None, *, official: bool | None = None
 ) -> tuple[Check, ...]:
     """The judgement on a path, the same for every command: on each of its logs and, of a folder,
     last on the run or the submission in it. Raises UserError: a folder without logs (NoLogs), or a
@@ -135,22 +120,11 @@ def judge_path(
         raise no_logs(path)
     target = own_target(path)
     checks = tuple(
-        check_log(
-            file,
-            ruleset,
-            official=official,
-            target=target,
-        )
-        for file in files
+        check_log(file, ruleset, official=official, target=target) for file in files
     )
     system, system_path, system_fault = _read_system(path)
     submission = Submission(
-        path,
-        checks,
-        system,
-        system_path,
-        is_one_run(path),
-        system_fault,
+        path, checks, system, system_path, is_one_run(path), system_fault
     )
     findings = find_in(submission, FOLDER)
     verdict, cause = _conclusion(submission, findings)
@@ -178,9 +152,7 @@ def as_one(checks: Sequence[Check]) -> Check:
         return log
     serious = (finding for finding in whole.findings if finding.severity != NOTE)
     return log._replace(
-        verdict=whole.verdict,
-        cause=whole.cause,
-        findings=(*serious, *log.findings),
+        verdict=whole.verdict, cause=whole.cause, findings=(*serious, *log.findings)
     )
 
 
@@ -259,9 +231,7 @@ def _causes(checks: Sequence[Check]) -> str:
 
 
 def _together(
-    submission: Submission,
-    same: Callable[[LoggedRun, LoggedRun], bool],
-    what: str,
+    submission: Submission, same: Callable[[LoggedRun, LoggedRun], bool], what: str
 ) -> Violations:
     """The first pair of runs of which something is the same, but for those of one run."""
     copies = {(pair.first.name, pair.second.name) for pair in submission.alike}
@@ -369,12 +339,7 @@ def _rcp(submission: Submission) -> Violations:
     if verdict.mean is not None or not too_many:  # five-runs says it
         advice = "supply a reference with at least 10 runs"
         expected = "a reference convergence point, and not fewer epochs than it"
-        yield against(
-            "RCP test:",
-            verdict.reason,
-            expected,
-            advice=advice,
-        )
+        yield against("RCP test:", verdict.reason, expected, advice=advice)
 
 
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
@@ -384,12 +349,7 @@ def _one_round(submission: Submission) -> Violations:
     if len(rounds) > 1:
         each = [f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())]
         why = f"the set is held to {newest(submission.checks)}"
-        yield against(
-            "logs of several rounds:",
-            " and ".join(each),
-            "one round",
-            why,
-        )
+        yield against("logs of several rounds:", " and ".join(each), "one round", why)
 
 
 @folder_rule(
@@ -414,12 +374,7 @@ def _seeds(submission: Submission) -> Violations:
             actual = f"is {shown(event.value)}"
             line = event.line
             if value is None:
-                yield against(
-                    subject,
-                    actual,
-                    "an integer",
-                    line=line,
-                )
+                yield against(subject, actual, "an integer", line=line)
             elif seed in taken:
                 actual += f", as in {taken[seed]}"
                 advice = "draw it from the clock or from urandom"
@@ -431,13 +386,7 @@ def _seeds(submission: Submission) -> Violations:
     if without:
         expected = "the root seed under the key seed in every log"
         why = "the official package checker fails it, unless it is told to bypass seeds"
-        yield against(
-            "no seed in",
-            without,
-            expected,
-            why,
-            severity=POLICY,
-        )
+        yield against("no seed in", without, expected, why, severity=POLICY)
 
 
 def _integer(value: Any) -> int | None:
@@ -477,11 +426,7 @@ def _same_hyperparameters(submission: Submission) -> Violations:
                 name_of.setdefault(shown(run.value(key)), name)
         if len(name_of) > 1:
             each = [f"{value} in {name}" for value, name in sorted(name_of.items())]
-            yield against(
-                f"{key} is",
-                " and ".join(each),
-                "one value in all runs",
-            )
+            yield against(f"{key} is", " and ".join(each), "one value in all runs")
     declared = submission.described("division")
     for name, run in submission.runs:
         division = run.value("submission_division")
@@ -501,12 +446,7 @@ def _system(submission: Submission) -> Violations:
     if path is None:
         actual = "the folder lies in no package"
         where = "ORG/systems/SYSTEM.json beside ORG/results/SYSTEM/resnet"
-        yield against(
-            "system description:",
-            actual,
-            where,
-            severity=NOTE,
-        )
+        yield against("system description:", actual, where, severity=NOTE)
     elif system is None:
         yield against(
             "system description:",
@@ -708,13 +648,7 @@ def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None, str]:
     path = systems / f"{parents[0].name}.json"
     fault = f"no {path.name} in {path.parent}"
     try:
-        content = parse_json(
-            read_file(
-                path,
-                _SYSTEM_BYTES,
-                within=parents[2],
-            )
-        )
+        content = parse_json(read_file(path, _SYSTEM_BYTES, within=parents[2]))
         if isinstance(content, dict):
             return content, path, ""
         fault = f"no JSON object in {path}"

@@ -28,13 +28,7 @@ from typing import Any
 from .errors import UserError, failing_as
 from .reading import blocks_of, named_descriptor, open_file, read_text
 
-_REFUSALS = (
-    errno.EINVAL,
-    errno.ENOSYS,
-    errno.ENOTSUP,
-    errno.EPERM,
-    errno.EACCES,
-)
+_REFUSALS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES)
 """What file systems say that cannot do a thing."""
 _FILE_STALE_S = 60.0
 _FOLDER_STALE_S = 86_400.0
@@ -135,11 +129,7 @@ def _lock_new(partial: Path) -> int | None:
     return None
 
 
-def remove_dead(
-    folder: Path,
-    name: str | None = None,
-    new: Path | None = None,
-) -> None:
+def remove_dead(folder: Path, name: str | None = None, new: Path | None = None) -> None:
     """Remove what dead writers of `name`, by default of any, have left in a folder, unless that is
     a link. `new`: was made there just now, and tells the age of others; without it the locks of
     this machine alone decide."""
@@ -153,11 +143,7 @@ def remove_dead(
                 _remove_if_dead(path, token, new)
 
 
-def _remove_if_dead(
-    path: Path,
-    token: str,
-    new: Path | None,
-) -> None:
+def _remove_if_dead(path: Path, token: str, new: Path | None) -> None:
     # for a lock that excludes others NFS wants a file that is open for writing
     mode = os.O_RDONLY if path.is_dir() else os.O_RDWR
     descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -168,12 +154,7 @@ def _remove_if_dead(
         os.close(descriptor)
 
 
-def _is_dead(
-    path: Path,
-    descriptor: int,
-    token: str,
-    new: Path | None,
-) -> bool:
+def _is_dead(path: Path, descriptor: int, token: str, new: Path | None) -> bool:
     if token.startswith(_machine()):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -72,10 +72,7 @@ def _drawn_count(leaves: Leaves, name: str) -> Any:
 
 
 def wrong_counts(
-    data: Data,
-    counts: Counts,
-    source: str | Path,
-    origins: Origins,
+    data: Data, counts: Counts, source: str | Path, origins: Origins
 ) -> Iterator[str]:
     """A line for each count of the config that is not the set's, which stand in `source`."""
     for key, count in zip(COUNTS, counts, strict=True):

@@ -107,9 +107,7 @@ TABLE = (
 
 
 def taken_away(
-    environment: Mapping[str, str],
-    started: str,
-    nodes: int,
+    environment: Mapping[str, str], started: str, nodes: int
 ) -> dict[str, str]:
     """Whose the variables are that do not reach what is `started` on `nodes`, by name."""
     owners = {}
@@ -126,9 +124,7 @@ def taken_away(
 
 
 def inherited(
-    environment: Mapping[str, str],
-    started: str,
-    nodes: int = 1,
+    environment: Mapping[str, str], started: str, nodes: int = 1
 ) -> dict[str, str]:
     """The variables that a started process gets. Within a step of Slurm a second step would never
     begin, so it is allowed to share the cores of the first.

@@ -53,11 +53,7 @@ def is_within(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
 
 
-def value_in(
-    leaves: Leaves,
-    key: str,
-    default: Any = None,
-) -> Any:
+def value_in(leaves: Leaves, key: str, default: Any = None) -> Any:
     """The value at exactly `key`."""
     return leaves[key].value if key in leaves else default
 
@@ -74,11 +70,7 @@ def put(leaves: Leaves, key: str, leaf: Leaf) -> None:
     leaves[key] = leaf
 
 
-def remove(
-    leaves: Leaves,
-    section: str,
-    keep: Iterable[str] = (),
-) -> None:
+def remove(leaves: Leaves, section: str, keep: Iterable[str] = ()) -> None:
     """Delete a section's leaves, or a leaf, but for the keys in `keep`."""
     for key in list(leaves):
         if is_within(key, section) and key not in keep:

@@ -80,11 +80,7 @@ class Loaded:
     @property
     def sha256(self) -> str:
         """Digest of the resolved tree, independent of how it was written."""
-        text = json.dumps(
-            self.to_dict(),
-            sort_keys=True,
-            separators=(",", ":"),
-        )
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
@@ -110,10 +106,7 @@ class Loaded:
 
 
 def load(
-    config: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    within: Path | None = None,
+    config: str | Path, overrides: Sequence[str] = (), *, within: Path | None = None
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
@@ -208,10 +201,7 @@ def _yaml_text(tree: Mapping[str, Any]) -> str:
 
 
 def explain(
-    error: ValidationError,
-    leaves: Leaves,
-    config: str,
-    root: type[BaseModel] = Run,
+    error: ValidationError, leaves: Leaves, config: str, root: type[BaseModel] = Run
 ) -> list[Problem]:
     """The problems of a tree of `root`: file:line: key: expected ..., found ...; in the order in
     which they are written."""
@@ -226,11 +216,7 @@ def explain(
     return [Problem(str(origin), text) for origin, text in problems]
 
 
-def _text_of(
-    problem: ErrorDetails,
-    key: str,
-    root: type[BaseModel],
-) -> str:
+def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
     """What is wrong with `key`."""
     error_type = problem["type"]
     place = problem["loc"]

@@ -67,12 +67,7 @@ def find_system(name: str, folder: Path = Path()) -> Path:
     raise _no_file("a machine (`rn50 config list --systems`)", name, folder, near)
 
 
-def _no_file(
-    meant: str,
-    name: str,
-    folder: Path,
-    near: str | None,
-) -> UserError:
+def _no_file(meant: str, name: str, folder: Path, near: str | None) -> UserError:
     """The error of a name that means nothing. `near`: the name that is most like it."""
     if file_beside(f"{name}.yaml", folder):
         near = f"{name}.yaml"
@@ -80,11 +75,7 @@ def _no_file(
     return UserError(f"a YAML file or {meant} expected, found {show(name)}{hint}")
 
 
-def _most_like(
-    word: str,
-    names: Iterable[str],
-    least: float = 0.6,
-) -> str:
+def _most_like(word: str, names: Iterable[str], least: float = 0.6) -> str:
     """The name that is most like a word; empty where none has `least` in common with it."""
     near = difflib.get_close_matches(word, list(names), n=1, cutoff=least)
     return near[0] if near else ""

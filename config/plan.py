@@ -120,11 +120,7 @@ class Plan:
         within = images - segment.first_sample
         return segment.first_epoch - 1 + within / self.samples_per_epoch(segment)
 
-    def steps(
-        self,
-        duration: Duration,
-        total_steps: int | None = None,
-    ) -> int:
+    def steps(self, duration: Duration, total_steps: int | None = None) -> int:
         """Whole steps in a duration from the start of the run; `total_steps`: what "%" is of."""
         if duration.unit == "steps":
             return int(duration.value)
@@ -139,10 +135,7 @@ class Plan:
 
 
 def momentum_for_batch(
-    follow: str,
-    batch: int,
-    reference_batch: int,
-    reference_momentum: float,
+    follow: str, batch: int, reference_batch: int, reference_momentum: float
 ) -> float:
     """Momentum at a global batch, from that of a reference batch. The learning rate cancels.
 
@@ -191,11 +184,7 @@ def build_plan(run: Run) -> Plan:
     )
 
 
-def _segment(
-    run: Run,
-    plan: Plan,
-    batch: Batch | BatchChange,
-) -> Segment:
+def _segment(run: Run, plan: Plan, batch: Batch | BatchChange) -> Segment:
     """The segment of `batch` after those that `plan` has."""
     ranks = plan.ranks
     per_rank = batch.per_rank

@@ -114,13 +114,7 @@ def ask(
     question gets. Raises NoAnswer."""
     if environment is None:
         environment = inherited(os.environ, QUESTION)
-    child = start(
-        command,
-        environment,
-        folder,
-        PIPE,
-        PIPE,
-    )
+    child = start(command, environment, folder, PIPE, PIPE)
     printed: dict[Any, bytearray] = {
         child.stdout: bytearray(),
         child.stderr: bytearray(),
@@ -134,11 +128,7 @@ def ask(
     return Answer(_name(command), child.returncode, out, err)
 
 
-def call(
-    command: Sequence[str],
-    limit_s: float,
-    environment: Mapping[str, str],
-) -> int:
+def call(command: Sequence[str], limit_s: float, environment: Mapping[str, str]) -> int:
     """The exit code of `command`, which prints where we do. Raises NoAnswer."""
     child = start(command, environment)
     _wait(child, _name(command), limit_s, {})
@@ -186,10 +176,7 @@ def become(command: list[str]) -> NoReturn:
 
 
 def _wait(
-    child: Popen[str],
-    program: str,
-    limit_s: float,
-    printed: Mapping[Any, bytearray],
+    child: Popen[str], program: str, limit_s: float, printed: Mapping[Any, bytearray]
 ) -> None:
     """Until a process has ended, or is ended after `limit_s`; what it prints meanwhile is
     `printed`. What it has left behind may keep its pipes open for ever."""
@@ -217,9 +204,7 @@ def _wait(
 
 
 def _read(
-    streams: BaseSelector,
-    child: Popen[str],
-    printed: Mapping[Any, bytearray],
+    streams: BaseSelector, child: Popen[str], printed: Mapping[Any, bytearray]
 ) -> bool:
     """Whether there was something to read within a moment, or the end of a stream."""
     from subprocess import TimeoutExpired

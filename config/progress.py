@@ -11,12 +11,7 @@ from .finding import printable
 class Advance(Protocol):
     """`done` of `total` pieces, and in words what it is at."""
 
-    def __call__(
-        self,
-        done: int,
-        total: int,
-        detail: str = "",
-    ) -> None: ...
+    def __call__(self, done: int, total: int, detail: str = "") -> None: ...
 
 
 Progress = Callable[[int, int], None]

@@ -36,10 +36,7 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def open_file(
-    path: Path,
-    most_bytes: int | None = None,
-    *,
-    within: Path | None = None,
+    path: Path, most_bytes: int | None = None, *, within: Path | None = None
 ) -> BinaryIO:
     """Open a regular file for reading, without waiting. `most_bytes`: the largest file that makes
     sense; `within`: the folder that it must lie in once every link is followed.
@@ -56,10 +53,7 @@ def open_file(
 
 
 def _check(
-    descriptor: int,
-    path: Path,
-    most_bytes: int | None,
-    within: Path | None,
+    descriptor: int, path: Path, most_bytes: int | None, within: Path | None
 ) -> None:
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode):
@@ -76,22 +70,14 @@ def _check(
             raise OSError(errno.EXDEV, reason, str(path))
 
 
-def read_file(
-    path: Path,
-    most_bytes: int,
-    *,
-    within: Path | None = None,
-) -> bytes:
+def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> bytes:
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
         return file.read(most_bytes)
 
 
 def blocks_of(
-    path: Path,
-    file: BinaryIO,
-    begin: int = 0,
-    end: int = sys.maxsize,
+    path: Path, file: BinaryIO, begin: int = 0, end: int = sys.maxsize
 ) -> Iterator[bytes]:
     """The bytes from `begin` to `end` of the open file at `path`. Raises UserError that names it,
     so that a writer to another file can tell a read error from a write error."""

@@ -69,9 +69,7 @@ _SETTINGS = frozenset(
 
 
 def load_recorded(
-    source: Path,
-    overrides: Sequence[str] = (),
-    keys: tuple[str, ...] = RUN,
+    source: Path, overrides: Sequence[str] = (), keys: tuple[str, ...] = RUN
 ) -> Loaded:
     """The config `source` in the folder of a run or a job, with overrides, which may set anything.
     Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets some of
@@ -88,9 +86,7 @@ def load_recorded(
 
 
 def load_named(
-    config: str,
-    overrides: Sequence[str],
-    keys: tuple[str, ...] = RUN,
+    config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN
 ) -> Loaded:
     """The config that a command line names, read by `load_recorded` if it is a recorded one. A new
     run of a sweep's trial goes beside the sweep, not into it."""
@@ -109,9 +105,7 @@ def load_named(
 
 
 def words_to_repeat(
-    folder: Path,
-    keys: tuple[str, ...],
-    loaded: Loaded | None = None,
+    folder: Path, keys: tuple[str, ...], loaded: Loaded | None = None
 ) -> list[str]:
     """The overrides without which `load_recorded` refuses the user's own config in `folder`.
     `loaded`: what it was, as the folder may be elsewhere by now."""
@@ -126,9 +120,7 @@ def words_to_repeat(
 
 
 def _refused(
-    leaves: Leaves,
-    source: Path,
-    keys: tuple[str, ...],
+    leaves: Leaves, source: Path, keys: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
     """(what is wrong, the override that allows it) for the leaves that `source` itself sets.
     Values of another type than the schema's are left to the schema."""

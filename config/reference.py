@@ -117,12 +117,7 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
         default = _default_of(field)
         if below is None or holder is tuple:
             meaning = field.description or _docstring(section, name)
-            yield Key(
-                path,
-                meaning,
-                _values(field.annotation, field.metadata),
-                default,
-            )
+            yield Key(path, meaning, _values(field.annotation, field.metadata), default)
         if below is None:
             continue
         if holder is tuple:

@@ -121,11 +121,7 @@ def _check_range(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-def _text(
-    form: str,
-    pattern: str,
-    most: int = 400,
-) -> Form:
+def _text(form: str, pattern: str, most: int = 400) -> Form:
     def read(value: Any) -> str | None:
         if not isinstance(value, str) or len(value) > most:
             return None

@@ -145,12 +145,7 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     return list(_entries(node, tree))
 
 
-def _base(
-    entry: _Entry,
-    path: Path,
-    chain: tuple[Path, ...],
-    machine: bool,
-) -> Path:
+def _base(entry: _Entry, path: Path, chain: tuple[Path, ...], machine: bool) -> Path:
     """The file that a base names. Raises UserError: none, or one that has this file as a base."""
     where = f"{path}:{entry.line}: {entry.key}"
     value = entry.value
@@ -185,12 +180,7 @@ class _Constructor(SafeConstructor):
         """Leaves a merge key (`<<`) where it is, which has no constructor and is refused."""
 
     def check_mapping_key(
-        self,
-        node: Any,
-        key_node: Any,
-        mapping: Any,
-        key: Any,
-        _: Any,
+        self, node: Any, key_node: Any, mapping: Any, key: Any, _: Any
     ) -> bool:
         """Refuses a key that is there twice."""
         if key in mapping:
@@ -266,9 +256,7 @@ def _override(text: str) -> list[_Entry]:
 
 
 def _entries(
-    node: MappingNode,
-    section: dict[Any, Any],
-    prefix: str = "",
+    node: MappingNode, section: dict[Any, Any], prefix: str = ""
 ) -> Iterator[_Entry]:
     """What a mapping and the mappings in it set, in the order in which it is written."""
     pairs = zip(section.items(), node.value, strict=True)

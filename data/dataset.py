@@ -81,8 +81,7 @@ def load_table(folder: Path, split: str) -> Table:
 
 
 def check_before_run(
-    data: Data,
-    origins: Mapping[str, Origin] | None = None,
+    data: Data, origins: Mapping[str, Origin] | None = None
 ) -> Manifest:
     """The checks a launcher makes before any clock: counts, what was drawn, sizes and table.
 
@@ -114,11 +113,7 @@ def check_before_run(
 
 
 def verify(
-    folder: Path,
-    *,
-    full: bool = True,
-    processes: int = 1,
-    track: Tracker = untracked,
+    folder: Path, *, full: bool = True, processes: int = 1, track: Tracker = untracked
 ) -> Manifest:
     """Check a set against its manifest and sample table, and decode its images.
 
@@ -162,11 +157,7 @@ def verify(
 
 
 def _find_faults(
-    folder: Path,
-    split: str,
-    numbers: Sequence[int],
-    *,
-    decode: bool = True,
+    folder: Path, split: str, numbers: Sequence[int], *, decode: bool = True
 ) -> list[Fault]:
     path = folder / f"{split}.rec"
     table = load_table(folder, split)
@@ -193,11 +184,7 @@ def photo_name(path: Path, number: int) -> str:
     return load_manifest(path.parent).classes[label]
 
 
-def _refuse(
-    faults: Sequence[Fault],
-    folder: Path,
-    split: str,
-) -> None:
+def _refuse(faults: Sequence[Fault], folder: Path, split: str) -> None:
     """Raises UserError: there are faults; each with the name of the photo."""
     if not faults:
         return
@@ -210,11 +197,7 @@ def _refuse(
     raise UserError(*lines)
 
 
-def _check_bytes(
-    folder: Path,
-    manifest: Manifest,
-    progress: Progress,
-) -> None:
+def _check_bytes(folder: Path, manifest: Manifest, progress: Progress) -> None:
     """Raises UserError: a file has not the digest of the manifest."""
     total = sum(file.bytes for file in manifest.files.values())
     done = 0
@@ -235,12 +218,7 @@ def _check_bytes(
             raise
 
 
-def _refuse_changed(
-    folder: Path,
-    split: str,
-    manifest: Manifest,
-    changed: str,
-) -> None:
+def _refuse_changed(folder: Path, split: str, manifest: Manifest, changed: str) -> None:
     """Raises UserError: names the records that show the first chunk that has changed, or where that
     begins. Returns where all chunks are as they were."""
     offsets = _check_table(folder, split, manifest)["offset"]
@@ -259,8 +237,7 @@ def _refuse_changed(
 
 
 def digest_file(
-    path: Path,
-    advance: Callable[[int], object] = lambda count: None,
+    path: Path, advance: Callable[[int], object] = lambda count: None
 ) -> File:
     """Size and SHA-256 of a file. `advance` gets the size of each block that is read."""
     sha = hashlib.sha256()
@@ -285,9 +262,7 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
 
 
 def check_digest(
-    path: Path,
-    file: File,
-    advance: Callable[[int], object] = lambda count: None,
+    path: Path, file: File, advance: Callable[[int], object] = lambda count: None
 ) -> None:
     """Raises UserError: a file has other bytes than its manifest says."""
     digest = digest_file(path, advance).sha256
@@ -297,11 +272,7 @@ def check_digest(
         )
 
 
-def _check_table(
-    folder: Path,
-    split: str,
-    manifest: Manifest,
-) -> Table:
+def _check_table(folder: Path, split: str, manifest: Manifest) -> Table:
     """The table fits the manifest, and the records at its ends are where it says."""
     table = load_table(folder, split)
     path = folder / f"{split}.npy"
@@ -319,13 +290,7 @@ def _check_table(
     return table
 
 
-def _check_record(
-    file: BinaryIO,
-    path: Path,
-    row: np.void,
-    *,
-    decode: bool,
-) -> None:
+def _check_record(file: BinaryIO, path: Path, row: np.void, *, decode: bool) -> None:
     offset = int(row["offset"])
     record = recordio.read(file, offset, str(path))
     where = f"{path}: record at byte {offset}"

@@ -26,10 +26,7 @@ _pipelines = dict[int, Any]()
 them if it dropped it."""
 
 
-def decoder_options(
-    data: Data,
-    device_id: int | None,
-) -> dict[str, Any]:
+def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
     """Where DALI decodes; on a GPU with NVIDIA's hints for this benchmark (v3.1, DGX H100).
 
     Their padding of nvJPEG's buffers, 256 MB a thread, is left out: a V100 of 16 GB has no room.
@@ -59,11 +56,7 @@ def has_dali() -> bool:
     return True
 
 
-def check_decodes(
-    image: Any,
-    height: int,
-    width: int,
-) -> None:
+def check_decodes(image: Any, height: int, width: int) -> None:
     """Decode `height` x `width` pixels from the top left. One pixel of a baseline JPEG takes 0.3 ms
     and shows what its headers and tables lack.
 
@@ -121,10 +114,7 @@ def _build_pipeline() -> Any:
     from nvidia.dali import Pipeline, fn
 
     pipeline = Pipeline(
-        batch_size=1,
-        num_threads=1,
-        device_id=None,
-        prefetch_queue_depth=1,
+        batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1
     )
     with pipeline:
         images, shapes = (fn.external_source(name=name) for name in _INPUTS)

@@ -6,10 +6,7 @@ from ..config.manifest import Manifest
 from ..config.schema import Data
 
 
-def describe_data(
-    data: Data,
-    manifest: Manifest | None = None,
-) -> str:
+def describe_data(data: Data, manifest: Manifest | None = None) -> str:
     """The set of a config, for a header ("data: " before it) or a report.
 
     "datasets/mine, 1,000 training and 240 evaluation images of 20 classes", or

@@ -49,10 +49,7 @@ def read_image(image: bytes) -> tuple[bytes, int, int]:
     return packed, height, width
 
 
-def _on_white(
-    image: bytes,
-    opened: Image.Image,
-) -> bytes:
+def _on_white(image: bytes, opened: Image.Image) -> bytes:
     """A PNG whose transparent pixels, under which any colour may lie, show white. The one
     transparent level of a 16-bit grey PNG stays as it is: Pillow cannot compose it."""
     if not opened.has_transparency_data or opened.mode.startswith("I"):

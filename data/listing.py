@@ -111,11 +111,7 @@ class SourceImage(NamedTuple):
 
 
 def list_images(
-    images: Path,
-    hold_out: float | None,
-    seed: int,
-    *,
-    recursive: bool,
+    images: Path, hold_out: float | None, seed: int, *, recursive: bool
 ) -> tuple[list[str], dict[str, list[SourceImage]]]:
     """Class names in order, and the images of `train` and `val`, sorted by class and name. Prints
     what else lies there.
@@ -154,11 +150,7 @@ def list_images(
 
 
 def _refuse_train(
-    images: Path,
-    files: Files,
-    classes: list[str],
-    *,
-    recursive: bool,
+    images: Path, files: Files, classes: list[str], *, recursive: bool
 ) -> None:
     """Raises UserError: the files of train are not those of two classes or more, each in a folder
     of its own."""
@@ -184,11 +176,7 @@ def _refuse_train(
     refuse_look_alikes(folder, classes)
 
 
-def _val_sources(
-    images: Path,
-    files: Files,
-    classes: list[str],
-) -> list[SourceImage]:
+def _val_sources(images: Path, files: Files, classes: list[str]) -> list[SourceImage]:
     folder = images / "val"
     named = files.keys() - {_FLAT, _LOOSE}
     refuse_look_alikes(folder, named)
@@ -244,11 +232,7 @@ def _has_splits(files: Files) -> bool:
     return bool(named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below))
 
 
-def _print_left_out(
-    images: Path,
-    beside: list[str],
-    *splits: Files,
-) -> None:
+def _print_left_out(images: Path, beside: list[str], *splits: Files) -> None:
     """Print what is not packed, by kind: what lies beside train, beside the class folders, and in
     these without being an image."""
     names = list(beside)
@@ -266,10 +250,7 @@ def _in_utf8(name: str) -> str:
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
-def _sources(
-    files: Files,
-    classes: list[str],
-) -> list[SourceImage]:
+def _sources(files: Files, classes: list[str]) -> list[SourceImage]:
     """The images of class folders."""
     sources = []
     for label, name in enumerate(classes):
@@ -313,10 +294,7 @@ def _in_tar_of_tars(tar: Path) -> Files:
     return files
 
 
-def _val_files(
-    images: Path,
-    beside: list[str],
-) -> Files:
+def _val_files(images: Path, beside: list[str]) -> Files:
     """The files of each class of val. `beside`: what may be meant where there is none."""
     folder = images / "val"
     tar = images / VAL_TAR
@@ -369,10 +347,7 @@ def _has_val(images: Path) -> bool:
 
 
 def _hold_out(
-    images: Path,
-    train: list[SourceImage],
-    share: float,
-    seed: int,
+    images: Path, train: list[SourceImage], share: float, seed: int
 ) -> tuple[list[SourceImage], list[SourceImage]]:
     """(what stays in train, what is held out), both sorted.
 
@@ -422,10 +397,7 @@ def _in_classes(folder: Path) -> Files:
     return files
 
 
-def _in_folder(
-    folder: str,
-    prefix: str,
-) -> list[Place]:
+def _in_folder(folder: str, prefix: str) -> list[Place]:
     """The files of a class and of all folders below; a link to a folder, which may lead back, and
     a hidden folder are as files that are no images."""
     places = []
@@ -451,10 +423,7 @@ def _in_tar(path: Path, start: int) -> Iterator[Place]:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay
                     if member.isfile():
                         yield Place(
-                            member.name,
-                            str(path),
-                            member.offset_data,
-                            member.size,
+                            member.name, str(path), member.offset_data, member.size
                         )
     except (OSError, ValueError, tarfile.TarError) as error:
         found: object = error
@@ -467,11 +436,7 @@ def _base_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _label(
-    flat: list[Place],
-    images: Path,
-    classes: list[str],
-) -> list[SourceImage]:
+def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceImage]:
     """The images of a flat val with their classes, sorted by class and name."""
     kit = images / DEVKIT
     if not kit.is_dir():

@@ -43,11 +43,7 @@ Lost = Callable[[str], object]
 class FolderInUse(UserError):
     """Another process holds the lock of this folder: nothing of it may be touched."""
 
-    def __init__(
-        self,
-        folder: Path,
-        holder: str,
-    ) -> None:
+    def __init__(self, folder: Path, holder: str) -> None:
         super().__init__(
             f"{folder}: in use by {holder}: wait for its end, or stop it first"
         )
@@ -86,11 +82,7 @@ def hold(
     with failing_as(f"{path}: cannot lock"):
         _acquire(path, of or path.parent, wait_s)
     try:
-        beat = threading.Thread(
-            target=_beat,
-            args=(path, over, lost),
-            daemon=True,
-        )
+        beat = threading.Thread(target=_beat, args=(path, over, lost), daemon=True)
         beat.start()
         yield
     finally:
@@ -100,11 +92,7 @@ def hold(
                 path.unlink()
 
 
-def _acquire(
-    path: Path,
-    of: Path,
-    wait_s: float,
-) -> None:
+def _acquire(path: Path, of: Path, wait_s: float) -> None:
     begun_s = moved_s = time.monotonic()
     say_s = begun_s + 4 * BEAT_S
     seen: _Sight | None = None
@@ -159,10 +147,7 @@ def _look(path: Path) -> _Sight | None:
     return None
 
 
-def _is_old(
-    path: Path,
-    sight: _Sight,
-) -> bool | None:
+def _is_old(path: Path, sight: _Sight) -> bool | None:
     """Whether a lock has stood still for STALE_S by the clock of its file system: that of a new
     file beside it. None: the folder takes no file."""
     with suppress(OSError), TemporaryFile(dir=path.parent) as probe:
@@ -172,12 +157,7 @@ def _is_old(
     return None
 
 
-def _remove(
-    path: Path,
-    of: Path,
-    sight: _Sight | None,
-    wait_s: float,
-) -> None:
+def _remove(path: Path, of: Path, sight: _Sight | None, wait_s: float) -> None:
     """Remove the file of a dead holder. Only the holder of a lock that bears its time may: of two
     that wait, the slower would otherwise remove the lock of the faster."""
     right = path.with_name(f"{path.name}.{sight and sight.mtime_ns}")
@@ -189,11 +169,7 @@ def _remove(
         right.unlink(missing_ok=True)
 
 
-def _beat(
-    path: Path,
-    over: threading.Event,
-    lost: Lost,
-) -> None:
+def _beat(path: Path, over: threading.Event, lost: Lost) -> None:
     while not over.wait(BEAT_S):
         if holder := other_holder(path):
             if not over.is_set():

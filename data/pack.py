@@ -67,10 +67,7 @@ def pack_images(
     """
     refuse_content(out)
     classes, sources_of = list_images(
-        images,
-        hold_out,
-        shuffle_seed,
-        recursive=recursive,
+        images, hold_out, shuffle_seed, recursive=recursive
     )
     orders = {}
     for split in SPLITS:
@@ -118,10 +115,7 @@ def pack_images(
     return manifest
 
 
-def _key(
-    orders: Mapping[str, Sequence[SourceImage]],
-    seed: int,
-) -> str:
+def _key(orders: Mapping[str, Sequence[SourceImage]], seed: int) -> str:
     """What is packed: every source in order, where it really lies, and the seed."""
     real = cache(os.path.realpath)  # of each folder once, not of a million images
     sha = hashlib.sha256(str(seed).encode())
@@ -136,11 +130,7 @@ def _key(
     return sha.hexdigest()
 
 
-def _refuse_bad(
-    odd: Sequence[OddFile],
-    skip_bad: int,
-    total: int,
-) -> None:
+def _refuse_bad(odd: Sequence[OddFile], skip_bad: int, total: int) -> None:
     bad = sorted(f"{file.path}: {file.found}" for file in odd)
     if len(bad) > skip_bad:
         raise UserError(
@@ -152,9 +142,7 @@ def _refuse_bad(
 
 
 def _check_classes(
-    splits: Mapping[str, Split],
-    classes: Sequence[str],
-    images: Path,
+    splits: Mapping[str, Split], classes: Sequence[str], images: Path
 ) -> None:
     """Raises UserError: where the bad files are left out, val or a class of train has no image."""
     counts = zip(classes, splits["train"].class_counts, strict=True)
@@ -165,11 +153,7 @@ def _check_classes(
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
 
 
-def _print_copies(
-    images: Path,
-    train: PackedSplit,
-    val: PackedSplit,
-) -> None:
+def _print_copies(images: Path, train: PackedSplit, val: PackedSplit) -> None:
     """Print how many photos of val are photos of train, which it was to be held apart from, and how
     many photos lie in two classes."""
     digests = np.concatenate([train.digests, val.digests])
@@ -193,10 +177,7 @@ def _print_copies(
             print(line, file=sys.stderr)
 
 
-def _shuffled(
-    sources: list[SourceImage],
-    seed: int,
-) -> list[SourceImage]:
+def _shuffled(sources: list[SourceImage], seed: int) -> list[SourceImage]:
     stream = np.random.Generator(np.random.Philox(seed))
     order = stream.permutation(len(sources))
     return [sources[number] for number in order]

@@ -82,10 +82,7 @@ class PackJob(NamedTuple):
 _job: PackJob
 
 
-def pack_split(
-    job: PackJob,
-    advance: Callable[[int], None],
-) -> PackedSplit:
+def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
     """Write the files of a split from its sources in their order. `advance` gets the number of
     images of each part that is done. Raises OSError: a write that failed, or a worker that was
     killed."""
@@ -136,46 +133,25 @@ def pack_split(
         files=files,
         chunks=chunks,
     )
-    return PackedSplit(
-        split,
-        odd,
-        names,
-        table["label"],
-        np.array(digests, np.uint64),
-    )
+    return PackedSplit(split, odd, names, table["label"], np.array(digests, np.uint64))
 
 
-def _write_tables(
-    job: PackJob,
-    table: Table,
-    names: Sequence[str],
-) -> dict[str, File]:
+def _write_tables(job: PackJob, table: Table, names: Sequence[str]) -> dict[str, File]:
     """Write the files of a split beside its records: what they are, by suffix."""
     np.save(job.file("npy"), table)
     numbers = range(len(table))
     _write_rows(job.file("idx"), numbers, table["offset"].tolist())
-    _write_rows(
-        job.file(LIST),
-        numbers,
-        table["label"].tolist(),
-        names,
-    )
+    _write_rows(job.file(LIST), numbers, table["label"].tolist(), names)
     return {suffix: digest_file(job.file(suffix)) for suffix in ("idx", "npy", LIST)}
 
 
-def _write_rows(
-    path: Path,
-    *columns: Sequence[object],
-) -> None:
+def _write_rows(path: Path, *columns: Sequence[object]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in zip(*columns, strict=True):
             print(*row, sep="\t", file=file)
 
 
-def _complete_parts(
-    job: PackJob,
-    records: BinaryIO,
-) -> Iterator[tuple[Part, bytes]]:
+def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
     """The parts from the first on whose bytes are as they were and whose sources are older."""
     for number in range(job.parts):
         about = job.path(number)
@@ -193,10 +169,7 @@ def _complete_parts(
         yield part, content
 
 
-def _encoded_parts(
-    job: PackJob,
-    first: int,
-) -> Generator[Part, None, None]:
+def _encoded_parts(job: PackJob, first: int) -> Generator[Part, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
     missing = job.parts - first
     processes = max(1, min(job.processes, missing))
@@ -252,11 +225,4 @@ def _encode_part(number: int) -> Part:
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return Part(
-        len(content),
-        zlib.crc32(content),
-        odd,
-        rows,
-        names,
-        digests,
-    )
+    return Part(len(content), zlib.crc32(content), odd, rows, names, digests)

@@ -53,10 +53,7 @@ class Batch(NamedTuple):
         return Batch(*(on_device(array, ctx) for array in self))
 
 
-def on_device(
-    array: mx.nd.NDArray,
-    ctx: mx.Context,
-) -> mx.nd.NDArray:
+def on_device(array: mx.nd.NDArray, ctx: mx.Context) -> mx.nd.NDArray:
     """The array on `ctx`, in memory that it has now: MXNet's `as_in_context` takes it when the copy
     runs, and a plan that asks for the address before gets another."""
     if array.context == ctx:
@@ -69,11 +66,7 @@ def on_device(
 class RecordFile:
     """Images of one record file by number, as views of its memory map."""
 
-    def __init__(
-        self,
-        folder: Path,
-        split: str,
-    ) -> None:
+    def __init__(self, folder: Path, split: str) -> None:
         self.path = folder / f"{split}.rec"
         self.table = load_table(folder, split)
 
@@ -98,11 +91,7 @@ class RecordFile:
         lengths = rows["length"].tolist()
         return list(map(self._image, offsets, lengths))
 
-    def _image(
-        self,
-        offset: int,
-        length: int,
-    ) -> Bytes:
+    def _image(self, offset: int, length: int) -> Bytes:
         if length:
             start = offset + recordio.HEADER_BYTES
             return self._bytes[start : start + length]
@@ -120,11 +109,7 @@ class RecordFile:
     @cached_property
     def _bytes(self) -> Bytes:
         with self._open() as file:
-            pages = mmap.mmap(
-                file.fileno(),
-                0,
-                access=mmap.ACCESS_READ,
-            )
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return np.frombuffer(pages, np.uint8)
 
 
@@ -169,10 +154,7 @@ class Source:
         )
         with self._pipeline:
             fed = fn.external_source(
-                source=next_inputs,
-                num_outputs=inputs,
-                batch=True,
-                no_copy=True,
+                source=next_inputs, num_outputs=inputs, batch=True, no_copy=True
             )
             self._pipeline.set_outputs(*graph(*fed))
         self._pipeline.build()
@@ -240,21 +222,13 @@ def build_train_source(
     def whole(*inputs: Any) -> Images:
         jpegs, labels, anchors, shapes, mirror, *operations = inputs
         images = fn.decoders.image_slice(
-            jpegs,
-            anchors,
-            shapes,
-            axis_names="HW",
-            **decoder_options(data, device_id),
+            jpegs, anchors, shapes, axis_names="HW", **decoder_options(data, device_id)
         )
         if ranges:
             tile = sampling.noise_tile(seeds["operations"], data.crop_px)
             images = _augment(images, operations, tile, data.crop_px)
         else:
-            images = fn.resize(
-                images,
-                size=(data.crop_px, data.crop_px),
-                **_LINEAR,
-            )
+            images = fn.resize(images, size=(data.crop_px, data.crop_px), **_LINEAR)
         images = _normalise(images, data, mirror, layout)
         return images, _to_device(labels, device_id)
 
@@ -315,11 +289,7 @@ class _TrainFeed(NamedTuple):
         if not self.ranges:
             return numbers, fed
         operations = sampling.operations(
-            positions,
-            seeds["operations"],
-            self.ranges,
-            centred,
-            data.crop_px,
+            positions, seeds["operations"], self.ranges, centred, data.crop_px
         )
         return numbers, (*fed, *operations)
 
@@ -354,16 +324,8 @@ def build_eval_source(
         )
         return numbers, (records.images(numbers), labels, *windows)
 
-    def graph(
-        jpegs: Any,
-        labels: Any,
-        starts: Any,
-        ends: Any,
-    ) -> Images:
-        images = fn.decoders.image(
-            jpegs,
-            **decoder_options(data, device_id),
-        )
+    def graph(jpegs: Any, labels: Any, starts: Any, ends: Any) -> Images:
+        images = fn.decoders.image(jpegs, **decoder_options(data, device_id))
         images = fn.resize(
             images,
             resize_shorter=data.eval_resize_px,
@@ -385,12 +347,7 @@ def build_eval_source(
     )
 
 
-def _augment(
-    images: Any,
-    operations: Sequence[Any],
-    tile: Any,
-    crop_px: int,
-) -> Any:
+def _augment(images: Any, operations: Sequence[Any], tile: Any, crop_px: int) -> Any:
     """The operations of `data.augmentation` in DALI: one bilinear resampling of the window, whose
     border is repeated outside, then contrast, brightness and noise. Float HWC, 0 to 255."""
     matrices, colours, starts = operations
@@ -401,33 +358,14 @@ def _augment(
     shape = images.shape(dtype=floats, device=images.device)
     sides = fn.stack(shape[1], shape[0])
     matrices = matrices * fn.reshape(sides, shape=[2, 1])
-    images = fn.warp_affine(
-        images,
-        matrices,
-        size=(crop_px, crop_px),
-        dtype=floats,
-    )
+    images = fn.warp_affine(images, matrices, size=(crop_px, crop_px), dtype=floats)
     tile = types.Constant(tile, device=images.device)
-    noise = fn.slice(
-        tile,
-        start=starts,
-        shape=[3 * crop_px**2],
-        axes=[0],
-    )
-    noise = fn.reshape(
-        noise,
-        shape=[crop_px, crop_px, 3],
-        layout="HWC",
-    )
+    noise = fn.slice(tile, start=starts, shape=[3 * crop_px**2], axes=[0])
+    noise = fn.reshape(noise, shape=[crop_px, crop_px, 3], layout="HWC")
     return images * colours[0] + colours[1] + noise * colours[2]
 
 
-def _normalise(
-    images: Any,
-    data: Data,
-    mirror: Any,
-    layout: str = "NCHW",
-) -> Any:
+def _normalise(images: Any, data: Data, mirror: Any, layout: str = "NCHW") -> Any:
     """Centre crop (of nothing where the size is right), mirror, mean and std, to floats."""
     return fn.crop_mirror_normalize(
         images,
@@ -440,8 +378,5 @@ def _normalise(
     )
 
 
-def _to_device(
-    labels: Any,
-    device_id: int | None,
-) -> Any:
+def _to_device(labels: Any, device_id: int | None) -> Any:
     return labels if device_id is None else labels.gpu()

@@ -21,9 +21,7 @@ from .synthetic import make_images
 
 
 def prepare(
-    data: Data,
-    track: Tracker,
-    origins: Mapping[str, Origin] | None = None,
+    data: Data, track: Tracker, origins: Mapping[str, Origin] | None = None
 ) -> Manifest:
     """Make sure that `data.path` holds the set, and check it against the config.
 
@@ -43,11 +41,7 @@ def prepare(
         written = origins or {}
         if drawn is None or not is_free(folder):
             raise UserError(describe_missing(data, written))
-        counts = Counts(
-            drawn.classes,
-            drawn.train_samples,
-            drawn.eval_samples,
-        )
+        counts = Counts(drawn.classes, drawn.train_samples, drawn.eval_samples)
         if problems := [*wrong_counts(data, counts, SYNTHETIC, written)]:
             raise UserError(*problems)
         with failing_as(f"{folder}: cannot create"):
@@ -55,20 +49,13 @@ def prepare(
     return check_before_run(data, origins)
 
 
-def describe_missing(
-    data: Data,
-    origins: Mapping[str, Origin],
-) -> str:
+def describe_missing(data: Data, origins: Mapping[str, Origin]) -> str:
     """One line for a `data.path` without a packed set: where it was written and what to do."""
     where = f"{origins['data.path']}: " if "data.path" in origins else ""
     return f"{where}data.path: {explain_missing(Path(data.path))}"
 
 
-def _draw_once(
-    folder: Path,
-    settings: Synthetic,
-    track: Tracker,
-) -> None:
+def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
     """Draw the set unless another process does so; then wait until it is there."""
     target = follow_links(folder)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -46,11 +46,7 @@ class DataProbe:
             opened = ", ".join(sorted(self._opened))
             raise UserError(f"data set read before run_start: {opened} opened")
 
-    def _audit(
-        self,
-        event: str,
-        arguments: tuple[Any, ...],
-    ) -> None:
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not self._active:
             return
         name = arguments[0]

@@ -35,22 +35,14 @@ class Record(NamedTuple):
     image: bytes
 
 
-def encode(
-    label: float,
-    record_id: int,
-    image: bytes,
-) -> list[bytes]:
+def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
     """One record as pieces to write one after the other. The image has less than 512 MiB."""
     payload = _HEADER.pack(0, label, record_id, 0) + image
     # 8 us for 110 kB, where `in` takes 150
     words = np.frombuffer(payload, "<u4", len(payload) // 4)
     marks = 4 * np.flatnonzero(words == MAGIC)
     ends = [*marks.tolist(), len(payload)]
-    flags = [
-        _FIRST,
-        *[_MIDDLE] * (len(ends) - 2),
-        _LAST,
-    ]
+    flags = [_FIRST, *[_MIDDLE] * (len(ends) - 2), _LAST]
     if len(ends) == 1:
         flags = [_WHOLE]
     pieces = []
@@ -69,11 +61,7 @@ def is_split(record: list[bytes]) -> bool:
     return len(record) > _PIECES
 
 
-def read(
-    file: BinaryIO,
-    offset: int,
-    name: str,
-) -> Record:
+def read(file: BinaryIO, offset: int, name: str) -> Record:
     """The record at byte `offset` of `file`. Raises UserError naming file and offset."""
     try:
         file.seek(offset)

@@ -48,12 +48,7 @@ def generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(seeds))
 
 
-def epoch_order(
-    samples: int,
-    seed: int,
-    epoch: int,
-    part: Part = WHOLE,
-) -> Indices:
+def epoch_order(samples: int, seed: int, epoch: int, part: Part = WHOLE) -> Indices:
     """The order of all images in one epoch (0-based), or of those of a part, from the shuffle
     stream's seed."""
     first, last = part.images(samples)
@@ -75,23 +70,14 @@ class TrainOrder:
         stored_from: from this epoch on (counted from 1) images come in stored order.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        seed: int,
-        stored_from: float = math.inf,
-    ) -> None:
+    def __init__(self, plan: Plan, seed: int, stored_from: float = math.inf) -> None:
         self._plan = plan
         self._seed = seed
         self._stored_from = stored_from
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch-order")
         self._orders = dict[tuple[int, Part], Future[Indices]]()
 
-    def active_steps(
-        self,
-        rank: int,
-        first: int = 1,
-    ) -> Iterator[int]:
+    def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
         """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
         last = self._plan.segments[-1]
         steps: Iterable[int] = itertools.count(first)
@@ -102,11 +88,7 @@ class TrainOrder:
             if rank < self._plan.segment_of_step(step).active_ranks:
                 yield step
 
-    def batch(
-        self,
-        step: int,
-        rank: int,
-    ) -> BatchIndices:
+    def batch(self, step: int, rank: int) -> BatchIndices:
         """The share of `rank` in the batch of `step`, counted from 1."""
         plan = self._plan
         segment = plan.segment_of_step(step)
@@ -119,8 +101,7 @@ class TrainOrder:
         else:
             global_batch = segment.global_batch_size
             epochs, places = np.divmod(
-                positions - segment.first_sample,
-                plan.samples_per_epoch(segment),
+                positions - segment.first_sample, plan.samples_per_epoch(segment)
             )
             epochs += segment.first_epoch - 1
             # of the ranks that share the part
@@ -136,41 +117,24 @@ class TrainOrder:
             images[chosen] = order[within[chosen]]
         return BatchIndices(images, positions, epochs + 1)
 
-    def _order(
-        self,
-        epoch: int,
-        part: Part,
-    ) -> Indices:
+    def _order(self, epoch: int, part: Part) -> Indices:
         for needed in (epoch, epoch + 1):
             if (needed, part) not in self._orders:
                 self._orders[needed, part] = self._thread.submit(
-                    epoch_order,
-                    self._plan.train_samples,
-                    self._seed,
-                    needed,
-                    part,
+                    epoch_order, self._plan.train_samples, self._seed, needed, part
                 )
         self._orders.pop((epoch - 2, part), None)
         return self._orders[epoch, part].result()
 
 
-def eval_batches(
-    samples: int,
-    ranks: int,
-    batch_per_rank: int,
-) -> int:
+def eval_batches(samples: int, ranks: int, batch_per_rank: int) -> int:
     """Batches that every rank runs in one evaluation: the same number on all of them."""
     largest_shard = -(-samples // ranks)
     return -(-largest_shard // batch_per_rank)
 
 
 def eval_batch(
-    samples: int,
-    batch: int,
-    *,
-    rank: int,
-    ranks: int,
-    batch_per_rank: int,
+    samples: int, batch: int, *, rank: int, ranks: int, batch_per_rank: int
 ) -> tuple[Indices, NDArray[np.bool_]]:
     """(image numbers, which of them count) of evaluation batch `batch`, counted from 0.
 
@@ -219,17 +183,10 @@ def crop_windows(
     shapes = np.clip(shapes, least, 1)
     u[centred] = 0.5
     anchors = (1 - shapes) * u[rows, first, 2:]
-    return (
-        anchors.astype(np.float32),
-        shapes.astype(np.float32),
-    )
+    return (anchors.astype(np.float32), shapes.astype(np.float32))
 
 
-def _largest_windows(
-    heights: Floats,
-    widths: Floats,
-    aspect: Bounds,
-) -> Floats:
+def _largest_windows(heights: Floats, widths: Floats, aspect: Bounds) -> Floats:
     """The shapes, in (y, x), of the largest windows within the aspect range."""
     ratios = np.clip(widths / heights, *aspect)
     highest = np.minimum(heights, widths / ratios)
@@ -243,9 +200,7 @@ def _between(bounds: Bounds, shares: Doubles) -> Doubles:
 
 
 def centre_windows(
-    heights: Floats,
-    widths: Floats,
-    fraction: float,
+    heights: Floats, widths: Floats, fraction: float
 ) -> tuple[Floats, Floats]:
     """Square centre windows of `fraction` of the shorter side: the un-augmented training image."""
     sides = np.stack([heights, widths], axis=1)
@@ -255,9 +210,7 @@ def centre_windows(
 
 
 def eval_windows(
-    heights: Floats,
-    widths: Floats,
-    resize_px: int,
+    heights: Floats, widths: Floats, resize_px: int
 ) -> tuple[Floats, Floats]:
     """Where the part of an image begins and ends, in (y, x) pixels, that evaluation resizes and
     then crops: all of it, or of an image more than _ELONGATED times as long as wide its middle,
@@ -272,10 +225,7 @@ def eval_windows(
     return starts, starts + shapes
 
 
-def flips(
-    positions: Indices,
-    seed: int,
-) -> NDArray[np.int32]:
+def flips(positions: Indices, seed: int) -> NDArray[np.int32]:
     """0 or 1 for each image: mirror it?"""
     u = uniforms(positions, seed, 1)[:, 0]
     return (u < 0.5).astype(np.int32)
@@ -303,12 +253,7 @@ def operations(
     """
     u = uniforms(positions, seed, 14)
 
-    def draw(
-        name: str,
-        neutral: int,
-        first: int,
-        count: int = 1,
-    ) -> Doubles:
+    def draw(name: str, neutral: int, first: int, count: int = 1) -> Doubles:
         """The values of an operation, from the columns of `u` from `first` on."""
         bounds = low, high = ranges.get(name, (neutral, neutral))
         shares = u[:, first : first + count]
@@ -355,11 +300,7 @@ def noise_tile(seed: int, crop_px: int) -> Floats:
     return tile.astype(np.float32)
 
 
-def uniforms(
-    positions: Indices,
-    seed: int,
-    count: int,
-) -> Doubles:
+def uniforms(positions: Indices, seed: int, count: int) -> Doubles:
     """`count` numbers in [0, 1) for each position, a function of (seed, position, column) alone.
 
     SplitMix64's finaliser over a counter: one vectorised pass for the whole batch, where a

@@ -35,11 +35,7 @@ Chunk = tuple[int, int, int]
 
 
 def stage(
-    source: Path,
-    target: Path,
-    part: Part = WHOLE,
-    *,
-    progress: Progress = silent,
+    source: Path, target: Path, part: Part = WHOLE, *, progress: Progress = silent
 ) -> None:
     """Copy the packed set `source` to `target`, which appears when every checksum is right. A
     target that holds the same set already is left as it is.
@@ -96,11 +92,7 @@ def remove(source: Path, target: Path) -> None:
     shutil.rmtree(_unfinished(target), ignore_errors=True)
 
 
-def _is_staged(
-    source: Path,
-    target: Path,
-    manifest: Manifest,
-) -> bool:
+def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
     """The set at `target` is that of `source`, by its manifest and sizes."""
     if is_free(target):
         return False
@@ -115,11 +107,7 @@ def _is_staged(
     return True
 
 
-def _check_copy(
-    source: Path,
-    target: Path,
-    staged: Manifest,
-) -> None:
+def _check_copy(source: Path, target: Path, staged: Manifest) -> None:
     """Raise UserError: the set at `target` is not that of `source`, whole or a part of it. It may
     be somebody's only one."""
     wanted = f"{target}: a copy of the set of {source} expected"
@@ -133,11 +121,7 @@ def _check_copy(
         raise UserError(f"{wanted}, found another set; {way_out}")
 
 
-def _chunks_of(
-    source: Path,
-    split: str,
-    manifest: Manifest,
-) -> list[Chunk]:
+def _chunks_of(source: Path, split: str, manifest: Manifest) -> list[Chunk]:
     """The chunks of a record file with records of the manifest's part."""
     of_split = manifest.splits[split]
     ends = [0]
@@ -158,10 +142,7 @@ def _chunks_of(
 
 
 def _copy(
-    source: Path,
-    target: Path,
-    manifest: Manifest,
-    chunks: Mapping[str, list[Chunk]],
+    source: Path, target: Path, manifest: Manifest, chunks: Mapping[str, list[Chunk]]
 ) -> Iterator[int]:
     """Copy the files of a set, and check them; yields the bytes of each block of records."""
     for name, file in sorted(manifest.files.items()):
@@ -177,11 +158,7 @@ def _copy(
     (target / FILE_NAME).write_text(manifest.to_json())
 
 
-def _copy_chunks(
-    source: Path,
-    target: Path,
-    chunks: list[Chunk],
-) -> Iterator[int]:
+def _copy_chunks(source: Path, target: Path, chunks: list[Chunk]) -> Iterator[int]:
     """Copy `chunks` to the same places, between which are holes; yields the bytes of each block,
     checks the CRC-32 of each chunk."""
     with failing_as(f"{source}: cannot read"):

@@ -111,11 +111,7 @@ def survey(folder: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def refusal(
-    place: Path,
-    expected: str,
-    names: list[str] | None = None,
-) -> UserError:
+def refusal(place: Path, expected: str, names: list[str] | None = None) -> UserError:
     """The error of a folder (or of a tar with these names in it) that is not as expected: what lies
     there, and what to do."""
     if names is None:
@@ -154,11 +150,7 @@ def describe(names: list[str]) -> str:
     return ", ".join(counts) or "nothing"
 
 
-def _advise(
-    place: Path,
-    below: Path,
-    names: list[str],
-) -> str:
+def _advise(place: Path, below: Path, names: list[str]) -> str:
     """What to do with a folder. `below`: its only folder, or that of this one, with these names."""
     if place.is_file():
         return "unpack it, and pack the folder that it was unpacked into"

@@ -148,11 +148,7 @@ def wnid(label: int) -> str:
     return f"n{90_000_000 + label:08d}"
 
 
-def draw_image(
-    label: int,
-    random: Random,
-    settings: Synthetic,
-) -> Image.Image:
+def draw_image(label: int, random: Random, settings: Synthetic) -> Image.Image:
     """One image of class `label`: the pattern in two random colours, random size, noise."""
     most_px = settings.max_px + 1
     height, width = random.integers(settings.min_px, most_px, 2)
@@ -161,9 +157,7 @@ def draw_image(
     rows = np.arange(height) / period_px + shift_y
     columns = np.arange(width) / period_px + shift_x
     y, x = np.meshgrid(
-        rows.astype(np.float32),
-        columns.astype(np.float32),
-        indexing="ij",
+        rows.astype(np.float32), columns.astype(np.float32), indexing="ij"
     )
     canvas = Canvas(y, x, random)
     pattern = PATTERNS[label % 10](canvas)
@@ -194,11 +188,7 @@ def image_names(settings: Synthetic, split: str) -> Iterator[tuple[int, str]]:
         yield number, f"{split}/{name}/{name}_{number}.JPEG"
 
 
-def draw_jpeg(
-    settings: Synthetic,
-    split: str,
-    number: int,
-) -> bytes:
+def draw_jpeg(settings: Synthetic, split: str, number: int) -> bytes:
     """An image of a split; it has a random stream of its own, keyed by (seed, split, number)."""
     key = SPLITS.index(split)
     random = generator(settings.seed, key, number)
@@ -208,11 +198,7 @@ def draw_jpeg(
     return out.getvalue()
 
 
-def make_images(
-    out: Path,
-    settings: Synthetic,
-    progress: Progress = silent,
-) -> None:
+def make_images(out: Path, settings: Synthetic, progress: Progress = silent) -> None:
     """Write the set below `out`, which must not exist yet.
 
     The folder appears only when it is complete; killed before that, the same call continues it.

@@ -17,16 +17,12 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def worker_pool(
-    processes: int,
-    begin: Callable[[], object] = lambda: None,
+    processes: int, begin: Callable[[], object] = lambda: None
 ) -> Iterator[ProcessPoolExecutor]:
     """Processes forked from this one; each calls `begin` first. At the end of the block they finish
     what they are doing and end. Raises OSError: one was killed."""
     pool = ProcessPoolExecutor(
-        processes,
-        multiprocessing.get_context("fork"),
-        _begin,
-        (os.getpid(), begin),
+        processes, multiprocessing.get_context("fork"), _begin, (os.getpid(), begin)
     )
     try:
         yield pool

@@ -12,10 +12,7 @@ from .lock import hold
 
 
 @contextmanager
-def workspace(
-    out: Path,
-    key: str,
-) -> Iterator[Path]:
+def workspace(out: Path, key: str) -> Iterator[Path]:
     """The folder `.NAME.partial` beside `out`, held by this process alone. It stays behind an
     error, and is emptied where it is for another `key`, which its file `key` has.
 

@@ -305,12 +305,7 @@ def decoder(device_id: int | None) -> str:
     from ..config.schema import Synthetic
     from ..data.synthetic import draw_jpeg
 
-    settings = Synthetic(
-        train_samples=10,
-        eval_samples=10,
-        min_px=375,
-        max_px=500,
-    )
+    settings = Synthetic(train_samples=10, eval_samples=10, min_px=375, max_px=500)
     numbers = range(settings.train_samples)
     jpegs = [draw_jpeg(settings, "train", number) for number in numbers]
     luma = np.array([0.299, 0.587, 0.114])
@@ -330,12 +325,7 @@ def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]
     """Height x width x RGB of each image, by DALI."""
     from nvidia.dali import Pipeline, fn
 
-    pipeline = Pipeline(
-        len(jpegs),
-        1,
-        device_id,
-        prefetch_queue_depth=1,
-    )
+    pipeline = Pipeline(len(jpegs), 1, device_id, prefetch_queue_depth=1)
     with pipeline:
         batch = [np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]
         encoded = fn.external_source([batch])

@@ -65,12 +65,7 @@ class Ending(NamedTuple):
         """The result of a run that ended so; what its ranks have recorded of a stop is kept."""
         onward = self.next if isinstance(self.next, Next) else None
         stopped = result.stopped or self.stopped
-        return replace(
-            result,
-            reason=self.reason,
-            next=onward,
-            stopped=stopped,
-        )
+        return replace(result, reason=self.reason, next=onward, stopped=stopped)
 
 
 class StoppedBySignal(KeyboardInterrupt):
@@ -100,10 +95,7 @@ def asked_by(stop: BaseException) -> str:
 
 
 def run_stopped(
-    by: str,
-    folder: Path,
-    launcher: str | None = None,
-    loaded: Loaded | None = None,
+    by: str, folder: Path, launcher: str | None = None, loaded: Loaded | None = None
 ) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name. `loaded`:
     its config, if its folder is gone."""
@@ -217,11 +209,7 @@ def _to_go_on(
 
 
 def job_ended(
-    scheduler: str,
-    job: str,
-    code: int,
-    folder: Path,
-    last: Result | None,
+    scheduler: str, job: str, code: int, folder: Path, last: Result | None
 ) -> Ending:
     """`submit --wait` at the end of its job. `last`: of the job's last run."""
     reason = f"{scheduler} job {job} ended with exit code {code}"

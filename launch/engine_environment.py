@@ -130,9 +130,7 @@ def _of_gpus(run: Run) -> dict[str, str]:
 
 
 def _of_nccl(
-    controller: Controller,
-    mpi: Family | None,
-    networks: Collection[str],
+    controller: Controller, mpi: Family | None, networks: Collection[str]
 ) -> dict[str, str]:
     """What NCCL wants of an MPI beside it, and its networks where a host has bridges among others:
     it leaves out none but Docker's. Bridges are named by prefixes, unless another network of this

@@ -28,9 +28,7 @@ _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 
 
 def describe_environment(
-    settings: EngineSettings,
-    launcher: str,
-    command: Sequence[str],
+    settings: EngineSettings, launcher: str, command: Sequence[str]
 ) -> Environment:
     """Versions, host, processor, git state, and the engines' variables."""
     mpi = ""

@@ -103,10 +103,7 @@ def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
 
 
 def _report(
-    checkpoint: Checkpoint,
-    loaded: Loaded,
-    counts: JsonObject,
-    ranks: int,
+    checkpoint: Checkpoint, loaded: Loaded, counts: JsonObject, ranks: int
 ) -> JsonObject:
     recorded = _recorded(checkpoint, loaded, ranks)
     as_recorded = None

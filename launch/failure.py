@@ -233,9 +233,7 @@ def _refused(evidence: Evidence) -> Cause:
 
 
 def _ends(
-    stderr: str,
-    lost: Failure | None,
-    signals: Collection[int],
+    stderr: str, lost: Failure | None, signals: Collection[int]
 ) -> Iterator[tuple[int | None, int]]:
     """(rank, signal) of each rank of which a launcher says so. Hydra before 4.1 names only its
     process: then that is the first one which the watchdog found gone. A rank of `signals` has been

@@ -127,11 +127,7 @@ def read_limits() -> Limits:
         if name.startswith("OMPI_MCA_")
     ]
     return Limits(
-        ulimits,
-        _most_processes(),
-        free_bytes,
-        total_bytes,
-        ", ".join(variables),
+        ulimits, _most_processes(), free_bytes, total_bytes, ", ".join(variables)
     )
 
 

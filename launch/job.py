@@ -130,11 +130,7 @@ def put_back(command: str) -> int:
 
 
 def _run_one(
-    job: OpenJob,
-    number: int,
-    request: Request,
-    plan: LaunchPlan,
-    track: Tracker,
+    job: OpenJob, number: int, request: Request, plan: LaunchPlan, track: Tracker
 ) -> Outcome:
     """Run number `number` of the job, or what is left of it. `plan`: of all its runs. Raises
     UserError: the config is not that of the run that is left, or another process uses it."""
@@ -160,10 +156,7 @@ def _run_one(
 
     try:
         options = plan.options._replace(
-            launcher=None,
-            out=out,
-            resume=resume,
-            program=rank_program(loaded.run),
+            launcher=None, out=out, resume=resume, program=rank_program(loaded.run)
         )
         result, late = run_plan(replace(plan, loaded=loaded, options=options), track)
         keep_log(job, run, number)
@@ -211,11 +204,7 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
             write_json(systems / f"{system}.json", page)
             folder = job.folder / "results" / system / BENCHMARK
             folder.mkdir(parents=True, exist_ok=True)
-            content = read_file(
-                source,
-                _LONGEST_LOG_BYTES,
-                within=job.folder,
-            )
+            content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
             write_file(folder / f"result_{number}.txt", content)
 
 

@@ -44,12 +44,7 @@ def program_on_nodes(job: JobSettings) -> tuple[str, str]:
     return job.home or str(ROOT), job.python or python
 
 
-def job_script(
-    run: Run,
-    scheduler: str,
-    paths: JobPaths,
-    runs: int = 1,
-) -> str:
+def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
     """The text to submit, which may be edited and submitted by hand as well. Raises UserError: what
     the scheduler or the container cannot express."""
     dialect = SCHEDULERS[scheduler]

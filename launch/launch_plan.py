@@ -82,10 +82,7 @@ def local_rank(run: Run) -> list[str]:
 
 
 def plan_launch(
-    loaded: Loaded,
-    options: Options,
-    launcher: str = "",
-    hosts: tuple[str, ...] = (),
+    loaded: Loaded, options: Options, launcher: str = "", hosts: tuple[str, ...] = ()
 ) -> LaunchPlan:
     """The plan of `loaded`. `launcher`: of an earlier plan. Raises UserError: no launcher can be
     had, or the config's durations are none."""
@@ -96,27 +93,12 @@ def plan_launch(
     refusals: list[str] = []
     steps = unless_refused(refusals, build_plan, run)
     unless_refused(refusals, check_supported, run)
-    built = unless_refused(
-        refusals,
-        build_job,
-        run,
-        launcher,
-        (),
-        hosts,
-    )
+    built = unless_refused(refusals, build_job, run, launcher, (), hosts)
     refusals += beyond_the_device(run)
     if steps is None:
         raise UserError(*refusals)
     job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
     here = obstacles(run, launcher, in_container=options.in_container)
     return LaunchPlan(
-        loaded,
-        options,
-        steps,
-        launcher,
-        job,
-        environment,
-        refusals,
-        here,
-        hosts,
+        loaded, options, steps, launcher, job, environment, refusals, here, hosts
     )

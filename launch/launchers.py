@@ -22,11 +22,7 @@ from ..config.errors import UserError, failing_as
 from ..config.inherited import ENGINE_PREFIXES, inherited, taken_away
 from ..config.programs import NoAnswer, ask
 from ..config.schema import Run
-from ..train.communication.mpi_library import (
-    MPICH_ABI,
-    MpiLibrary,
-    horovods_mpi,
-)
+from ..train.communication.mpi_library import MPICH_ABI, MpiLibrary, horovods_mpi
 from ..train.mxnet_package import package_folder
 from ..train.process_info import RANK_VARIABLES, RankVariables
 from .engine_environment import EngineSettings, engine_environment
@@ -85,11 +81,7 @@ class Job(NamedTuple):
 
     def once_per_node(self, command: Sequence[str]) -> Job:
         """`command` on every node of this job."""
-        return self._replace(
-            command=command,
-            ranks=self.nodes,
-            ranks_per_node=1,
-        )
+        return self._replace(command=command, ranks=self.nodes, ranks_per_node=1)
 
 
 class Launcher:
@@ -119,6 +111,16 @@ class Launcher:
         return shutil.which(self.program) is not None
 
 
+LAUNCHERS: dict[str, Launcher] = {}
+
+
+def registered(launcher: type[Launcher]) -> type[Launcher]:
+    """The class, whose launcher `rn50 launch` knows by its name."""
+    LAUNCHERS[launcher.name] = launcher()
+    return launcher
+
+
+@registered
 class OpenMpi(Launcher):
     """Takes its hosts from the scheduler's allocation, unless they are given. Open MPI 5 (PRRTE)
     takes these options as Open MPI 4 does, without a warning (4.1.4, 5.0.7)."""
@@ -148,6 +150,7 @@ class OpenMpi(Launcher):
         return [*tokens, *job.command]
 
 
+@registered
 class Hydra(Launcher):
     """The process manager of MPICH, MVAPICH2 and Intel MPI; their mpirun is the same program."""
 
@@ -169,6 +172,7 @@ class Hydra(Launcher):
         return [*tokens, *job.command]
 
 
+@registered
 class Pals(Hydra):
     """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
 
@@ -179,6 +183,7 @@ class Pals(Hydra):
     options = ("--ppn", "--hosts", "--cpu-bind")
 
 
+@registered
 class Horovodrun(Launcher):
     """Horovod's own launcher with its Gloo controller; needs no MPI, exports all variables."""
 
@@ -200,6 +205,7 @@ class Horovodrun(Launcher):
         return True  # with Horovod
 
 
+@registered
 class Srun(Launcher):
     """Slurm's launcher, within an allocation. Without --kill-on-bad-exit the others would wait for
     ever for a rank that failed. With hosts named a node is gone: without --overlap the step would
@@ -231,16 +237,6 @@ class Srun(Launcher):
         return tuple(names.split()) if names else ()
 
 
-LAUNCHERS: dict[str, Launcher] = {
-    launcher.name: launcher
-    for launcher in (
-        OpenMpi(),
-        Horovodrun(),
-        Srun(),
-        Hydra(),
-        Pals(),
-    )
-}
 OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
     "openmpi": "mpirun",
@@ -386,10 +382,7 @@ def _networks() -> list[str]:
 
 
 def build_job(
-    run: Run,
-    launcher: str,
-    command: Sequence[str],
-    hosts: Sequence[str] = (),
+    run: Run, launcher: str, command: Sequence[str], hosts: Sequence[str] = ()
 ) -> tuple[Job, EngineSettings]:
     """The job that runs `command` on every rank of `run`, and the engines' environment. `hosts`:
     some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the
@@ -421,10 +414,7 @@ def build_job(
     if names := LAUNCHERS[launcher].rank_variables:
         variables[RANK_VARIABLES] = ",".join(filter(None, names))
     job = Job.of(run, command)._replace(
-        environment=variables,
-        hosts=hosts,
-        as_root=os.geteuid() == 0,
-        inherited=present,
+        environment=variables, hosts=hosts, as_root=os.geteuid() == 0, inherited=present
     )
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(family))

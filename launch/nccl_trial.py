@@ -73,9 +73,7 @@ def start(nodes: int, gpus: int) -> None:
 
 
 def _rows(
-    name: str,
-    command: Sequence[str],
-    environment: Mapping[str, str],
+    name: str, command: Sequence[str], environment: Mapping[str, str]
 ) -> list[str]:
     """What the processes print, or why they fail."""
     try:

@@ -68,11 +68,7 @@ def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
 
 def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` on which the launcher starts a process."""
-    job = began.job._replace(
-        command=("true",),
-        ranks=1,
-        ranks_per_node=1,
-    )
+    job = began.job._replace(command=("true",), ranks=1, ranks_per_node=1)
 
     def starts(host: str) -> bool:
         return _starts(began.launcher, job._replace(hosts=(host,)))

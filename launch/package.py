@@ -115,12 +115,7 @@ def write_package(
         (folder / "systems").mkdir()
         write_json(folder / "systems" / f"{system}.json", page)
         about = {"run": run, "page": page, "git": environment.git}
-        _write_code(
-            folder / "benchmarks" / benchmark.BENCHMARK,
-            runs[0],
-            system,
-            about,
-        )
+        _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, about)
     lines = _check(out / org, run.ruleset)
     messages = tuple(line for line in lines if line.startswith(("ERROR", "WARNING")))
     missing = tuple(key for key, text in page.items() if text == UNKNOWN)
@@ -161,10 +156,7 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
 
 
 def _write_code(
-    folder: Path,
-    run: Path,
-    system: str,
-    about: Mapping[str, object],
+    folder: Path, run: Path, system: str, about: Mapping[str, object]
 ) -> None:
     """The program, the config of the runs, and how to repeat them. `about`: for the README."""
     implementation = folder / "implementations" / _IMPLEMENTATION
@@ -176,8 +168,7 @@ def _write_code(
     config = f"config_{system}.yaml"
     _copy(run / "config.yaml", implementation / config)
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        undefined=jinja2.StrictUndefined,
+        loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined
     )
     template = templates.get_template("submission_readme.md.j2")
     text = template.render(about, config=config)

@@ -83,8 +83,7 @@ def _own_name_unknown() -> list[str]:
 
 
 def refusals(
-    run: Run,
-    controllers: Sequence[Controller] = ("mpi", "gloo"),
+    run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")
 ) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
@@ -126,9 +125,7 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
     code, name = CANNOT_RUN
     findings = [Finding(code, ERROR, None, "", "", text, name=name) for text in never]
     return check._replace(
-        findings=(*findings, *check.findings),
-        verdict="FAIL",
-        cause=never[0],
+        findings=(*findings, *check.findings), verdict="FAIL", cause=never[0]
     )
 
 
@@ -151,9 +148,7 @@ def beyond_the_device(run: Run) -> list[str]:
 
 
 def unless_refused(
-    lines: list[str],
-    check: Callable[..., T],
-    *arguments: Any,
+    lines: list[str], check: Callable[..., T], *arguments: Any
 ) -> T | None:
     """What `check` returns; None: it refuses, and `lines` has the reasons."""
     try:

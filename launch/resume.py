@@ -18,13 +18,7 @@ from ..config.layout import with_ranks
 from ..config.load import Loaded, load
 from ..config.progress import say
 from ..config.reading import read_file
-from ..config.recorded import (
-    RESUME,
-    RUN,
-    load_named,
-    load_recorded,
-    words_to_repeat,
-)
+from ..config.recorded import RESUME, RUN, load_named, load_recorded, words_to_repeat
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
 from ..logging.records import ENVIRONMENT, RESULT, Result, read, read_failures
@@ -70,10 +64,7 @@ _MOST_BYTES = 256 << 20
 
 
 def load_resumed(
-    where: str,
-    config: str | None,
-    overrides: list[str],
-    ranks: int | None,
+    where: str, config: str | None, overrides: list[str], ranks: int | None
 ) -> tuple[Path, Loaded]:
     """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
     Without `config`, or for a run that has only to be concluded, its own is taken. Raises
@@ -237,10 +228,7 @@ def is_hopeless(out: Path) -> bool:
 
 
 def latest_interrupted(
-    config: str | None,
-    overrides: list[str],
-    *,
-    with_checkpoint: bool = True,
+    config: str | None, overrides: list[str], *, with_checkpoint: bool = True
 ) -> Path:
     """The run that was interrupted last, of those that nobody drives; runs of jobs as well.
     `with_checkpoint`: one without a checkpoint does not count, but one that has only to be

@@ -131,12 +131,7 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
             restarts -= 1
             say(f"rn50: {error}", to=sys.stderr)
             try:
-                attempt, checkpoint = _next_attempt(
-                    plan,
-                    attempt,
-                    out,
-                    manifest,
-                )
+                attempt, checkpoint = _next_attempt(plan, attempt, out, manifest)
             except UserError as refused:
                 error = UserError(*f"no restart: {refused}".split("\n"))
                 raise end_failed(attempt, out, error) from None
@@ -144,12 +139,7 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
         if is_over(out):
             return
         close_attempt(out)
-        ending = run_stopped(
-            asked_by(stop),
-            out,
-            plan.options.launcher,
-            plan.loaded,
-        )
+        ending = run_stopped(asked_by(stop), out, plan.options.launcher, plan.loaded)
         # a second one: the report is not worth a wait
         with suppress(KeyboardInterrupt):
             close_result(out, plan.run, ending)
@@ -189,22 +179,14 @@ def _warn_after_the_end(problem: object) -> None:
 
 
 def _next_attempt(
-    began: LaunchPlan,
-    failed: LaunchPlan,
-    out: Path,
-    manifest: Manifest,
+    began: LaunchPlan, failed: LaunchPlan, out: Path, manifest: Manifest
 ) -> tuple[LaunchPlan, Checkpoint | None]:
     """The attempt after one that failed, on the nodes left. `began`: the first attempt. Raises
     UserError: there is none."""
     loaded, hosts = on_nodes_left(began, out)
     if hosts == failed.hosts:
         return failed, begin_attempt(out)
-    plan = plan_launch(
-        loaded,
-        began.options,
-        began.launcher,
-        hosts,
-    )
+    plan = plan_launch(loaded, began.options, began.launcher, hosts)
     plan.refuse()
     checkpoint = begin_attempt(out)
     begin_run(plan, out, manifest)
@@ -246,11 +228,7 @@ def end_failed(plan: LaunchPlan, out: Path, error: UserError) -> RunError:
     if isinstance(error, RankFailed):
         reason = error.reason
     ending = rank_failed(
-        reason,
-        out,
-        plan.options.launcher,
-        plan.loaded,
-        hopeless=is_hopeless(out),
+        reason, out, plan.options.launcher, plan.loaded, hopeless=is_hopeless(out)
     )
     close_result(out, plan.run, ending)
     return RunError(f"{error}{ending.what_next}", ending)
@@ -281,7 +259,7 @@ def announce(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
     say(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
         f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
-        f"steps, target {run.eval.target}, seed {run.seed}, in {out}",
+        f"steps, target {run.eval.target}, seed {run.seed}, in {out}"
     )
     say(f"data: {describe_data(run.data, manifest)}")
     for finding in check_config(plan.loaded, steps).findings:
@@ -338,12 +316,7 @@ def check_run(run: Run, out: Path) -> Check:
     return check
 
 
-def judge(
-    run: Run,
-    out: Path,
-    options: Options,
-    check: Check,
-) -> Result:
+def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
     """The result that rank 0 has left, with what is made of it."""
     result = read(out / RESULT, Result)
     if result is None or check.official is None:

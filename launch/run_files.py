@@ -34,11 +34,7 @@ def new_run_folder(run: Run) -> Path:
 def in_brief(run: Run, plan: Plan) -> Brief:
     """What `rn50 runs` shows of a config. `plan`: its durations as steps."""
     return Brief(
-        run.name,
-        run.eval.target,
-        plan.ranks,
-        plan.last_step,
-        plan.eval_epochs[-1],
+        run.name, run.eval.target, plan.ranks, plan.last_step, plan.eval_epochs[-1]
     )
 
 

@@ -261,11 +261,7 @@ class Local(Scheduler):
     name = "local"
     command = ("bash",)
     # The process is `bash job.sh`, which becomes `rn50 launch --job=...`.
-    state_command = (
-        "bash",
-        "-c",
-        "grep -soaF -e job.sh -e --job= /proc/$0/cmdline",
-    )
+    state_command = ("bash", "-c", "grep -soaF -e job.sh -e --job= /proc/$0/cmdline")
     ended_pattern = r"\A\Z"  # gone, a zombie, or another process with its number
     cancel_command = "kill"
 

@@ -116,13 +116,7 @@ def plan_submission(
     python = sys.executable
     if not job.container:
         home, python = program_on_nodes(job)
-    paths = JobPaths(
-        config,
-        str(Path.cwd()),
-        str(folder),
-        home,
-        python,
-    )
+    paths = JobPaths(config, str(Path.cwd()), str(folder), home, python)
     script = job_script(run, scheduler, paths, runs)
     return SubmissionPlan(dialect, folder, script, command)
 
@@ -180,12 +174,7 @@ def _queue(plan: SubmissionPlan) -> str:
     environment = inherited(os.environ, SCHEDULERS_COMMAND)
     kept = f"the job may be in its queue, so its folder stays: {plan.folder}"
     try:
-        answer = programs.ask(
-            plan.command,
-            SUBMIT_S,
-            environment,
-            plan.folder,
-        )
+        answer = programs.ask(plan.command, SUBMIT_S, environment, plan.folder)
     except NotStarted:
         raise
     except NoAnswer as error:
@@ -216,11 +205,7 @@ def _start_here(plan: SubmissionPlan) -> str:
     """Start the script as a process of its own; its process id."""
     environment = inherited(os.environ, LOCAL_JOB)
     child = programs.start(
-        plan.command,
-        environment,
-        plan.folder,
-        programs.NOWHERE,
-        programs.NOWHERE,
+        plan.command, environment, plan.folder, programs.NOWHERE, programs.NOWHERE
     )
     return str(child.pid)
 
@@ -359,9 +344,7 @@ def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:
 
 
 def find_interrupted(
-    where: str,
-    config: str | None,
-    overrides: list[str],
+    where: str, config: str | None, overrides: list[str]
 ) -> tuple[Loaded, Last]:
     """The job or run in the folder `where`, or the one of the run that was interrupted last
     (`latest`, of `config` or of all). Raises UserError: it has ended, is in its queue or runs, or

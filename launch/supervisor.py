@@ -57,12 +57,7 @@ _SCRATCH = "rn50-ranks-"
 _HYDRAS_ROW = re.compile(r"={70,}\n")
 
 
-def run_job(
-    job: Job,
-    launcher: str,
-    out: Path,
-    run: Run | None = None,
-) -> None:
+def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
     `run`: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
@@ -87,12 +82,7 @@ def run_job(
         tokens = LAUNCHERS[launcher].command(job)
         try:
             run_watched(
-                tokens,
-                job.launchers_environment,
-                out,
-                job.ranks,
-                watchdog,
-                grace_s,
+                tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s
             )
         finally:
             if one_machine and other_holder(out / LOCK) is None:
@@ -113,12 +103,7 @@ def run_watched(
     kills = oom_kills()
     log = StderrLog(out / "stderr.log", ranks)
     with StopSignals() as stop, _orphans_become_children():
-        child = start(
-            tokens,
-            environment,
-            output=PIPE,
-            errors=PIPE,
-        )
+        child = start(tokens, environment, output=PIPE, errors=PIPE)
         with _relayed(child, log):
             code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
     # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
@@ -154,10 +139,7 @@ def _relayed(child: Popen[str], log: StderrLog) -> Iterator[None]:
 
 
 def _run_to_its_end(
-    child: Popen[str],
-    watchdog: Watchdog | None,
-    stop: StopSignals,
-    stop_grace_s: float,
+    child: Popen[str], watchdog: Watchdog | None, stop: StopSignals, stop_grace_s: float
 ) -> int:
     """The launcher's exit code, once none of its processes is left. Raises KeyboardInterrupt: asked
     to stop."""
@@ -180,10 +162,7 @@ def _run_to_its_end(
 
 
 def _let_save(
-    child: Popen[str],
-    watchdog: Watchdog,
-    stop: StopSignals,
-    stop_grace_s: float,
+    child: Popen[str], watchdog: Watchdog, stop: StopSignals, stop_grace_s: float
 ) -> None:
     """Ask the ranks to end in order, with a checkpoint, and wait for that as long as is allowed."""
     watchdog.request_stop(stop.name)
@@ -194,11 +173,7 @@ def _let_save(
     _wait_for_end(child, stop, orderly_s)
 
 
-def _wait_for_end(
-    child: Popen[str],
-    stop: StopSignals,
-    grace_s: float,
-) -> None:
+def _wait_for_end(child: Popen[str], stop: StopSignals, grace_s: float) -> None:
     """Until the launcher ends, at most for a while."""
     until_s = time.monotonic() + grace_s
     while child.poll() is None and time.monotonic() < until_s and not stop.forced:
@@ -356,9 +331,7 @@ class StopSignals:
 
 
 def wait_for_launcher(
-    child: Popen[str],
-    watchdog: Watchdog | None,
-    stop: StopSignals,
+    child: Popen[str], watchdog: Watchdog | None, stop: StopSignals
 ) -> int:
     """The exit code of the launcher; not 0 as soon as the watchdog has found a failed rank, and
     that of SIGSTOP where it stands still itself.

@@ -106,13 +106,7 @@ class RankStatus:
 
     def report(self, reason: str) -> Failure:
         """As a rank itself reports a failure."""
-        return Failure(
-            self.rank,
-            self.host,
-            self.place.phase,
-            self.place.step,
-            reason,
-        )
+        return Failure(self.rank, self.host, self.place.phase, self.place.step, reason)
 
 
 class Watchdog:

@@ -61,10 +61,7 @@ class Clock:
 
     def comparison(self) -> Clocks:
         """The two clocks at the end, for result.json."""
-        return Clocks(
-            round(self._ahead_s(), 3),
-            tuple(self.jumps),
-        )
+        return Clocks(round(self._ahead_s(), 3), tuple(self.jumps))
 
     def _ahead_s(self) -> float:
         """How far the wall clock is ahead of this one."""

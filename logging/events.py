@@ -64,13 +64,7 @@ class CannotRead(UserError):
     """Not a log that can be checked; `reason` says what it is instead, `records` whether it has
     some that cannot be read."""
 
-    def __init__(
-        self,
-        path: Path,
-        reason: str,
-        *,
-        records: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, reason: str, *, records: bool = False) -> None:
         super().__init__(f"{path}: {reason}")
         self.reason = reason
         self.records = records

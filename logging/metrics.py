@@ -15,11 +15,7 @@ class Metrics:
     now. Raises UserError: it cannot be opened, or a link or no regular file has its name."""
 
     def __init__(
-        self,
-        path: Path | None,
-        clock: Clock | None = None,
-        *,
-        resumed: bool = False,
+        self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
     ) -> None:
         self._file = None if path is None else LineFile(path, resumed=resumed)
         self._clock = clock or Clock()
@@ -42,11 +38,7 @@ class Metrics:
         """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON
         has not, as null. Raises UserError where the disk does not take it."""
         if self._file is not None:
-            record = {
-                "kind": series,
-                "time_s": self.elapsed_s,
-                **values,
-            }
+            record = {"kind": series, "time_s": self.elapsed_s, **values}
             for name, value in values.items():
                 if isinstance(value, float) and not math.isfinite(value):
                     record[name] = None

@@ -27,11 +27,7 @@ def read_metrics(path: Path, within: Path | None = None) -> tuple[JsonObject, ..
     ValueError: it has more lines or names than any run writes."""
     records = []
     names: set[str] = set()
-    with open_file(
-        path,
-        MOST_BYTES,
-        within=within,
-    ) as file:
+    with open_file(path, MOST_BYTES, within=within) as file:
         lines = iter(partial(file.readline, _LINE_BYTES), b"")
         for number, line in enumerate(lines):
             record = _record(line)

@@ -63,11 +63,7 @@ class MLPerfLog:
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        clock: Clock | None = None,
-        *,
-        resumed: bool = False,
+        self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
     ) -> None:
         self.clock_runs = resumed
         """Has the run started and not stopped?"""
@@ -109,10 +105,7 @@ class MLPerfLog:
         self._write(key.INIT_START)
 
     def hyperparameters(
-        self,
-        run: Run,
-        plan: Plan,
-        tensors: Sequence[str] = (),
+        self, run: Run, plan: Plan, tensors: Sequence[str] = ()
     ) -> None:
         """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone. `tensors`
         are those whose weights have been initialised; the rulesets that want them get one record
@@ -146,11 +139,7 @@ class MLPerfLog:
             self._write(name, value)
         if run.ruleset in benchmark.WEIGHT_NAMES_RULESETS:
             for tensor in map(_official_name, tensors):
-                self._write(
-                    key.WEIGHTS_INITIALIZATION,
-                    None,
-                    tensor=tensor,
-                )
+                self._write(key.WEIGHTS_INITIALIZATION, None, tensor=tensor)
 
     def init_stop(self) -> None:
         self._write(key.INIT_STOP)
@@ -168,13 +157,7 @@ class MLPerfLog:
         self.flush()
         return 0 if self._file is None else self._file.size_bytes
 
-    def resume(
-        self,
-        step: int,
-        *,
-        ranks: int,
-        ranks_before: int,
-    ) -> None:
+    def resume(self, step: int, *, ranks: int, ranks_before: int) -> None:
         """The run is resumed after `step`: a key of our own; its clock has never stopped."""
         counts: dict[str, Any] = {"ranks": ranks}
         if ranks != ranks_before:
@@ -199,10 +182,7 @@ class MLPerfLog:
     def batch_change(self, epoch: int, global_batch_size: int, begun: Moment) -> None:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
         self._write(
-            "global_batch_size_change",
-            global_batch_size,
-            begun,
-            epoch_num=epoch,
+            "global_batch_size_change", global_batch_size, begun, epoch_num=epoch
         )
 
     def epoch_start(self, epoch: int, begun: Moment | None = None) -> None:
@@ -231,11 +211,7 @@ class MLPerfLog:
 
     def eval_accuracy(self, epoch: int, accuracy: float) -> None:
         """Top-1 as a fraction of all evaluation images."""
-        self._write(
-            key.EVAL_ACCURACY,
-            accuracy,
-            epoch_num=epoch,
-        )
+        self._write(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
 
     def block_stop(self, first_epoch: int) -> None:
         self._write(key.BLOCK_STOP, first_epoch_num=first_epoch)
@@ -284,12 +260,7 @@ class MLPerfLog:
         elif name.endswith("_stop"):
             write = self._logger.end
         with self._lock:
-            write(
-                name,
-                value,
-                metadata or None,
-                time_ms=0,
-            )
+            write(name, value, metadata or None, time_ms=0)
             self._waiting.append((moment or present(), self._made.text))
             self.flush()
 
@@ -298,11 +269,7 @@ def close_interrupted(path: Path) -> None:
     """run_stop "aborted" at the end of a log whose writer was killed with its clock running. A line
     cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose clock never
     started. Raises OSError: it cannot be read or written, or is no regular file of its folder."""
-    text = read_file(
-        path,
-        _MOST_BYTES,
-        within=path.parent,
-    )
+    text = read_file(path, _MOST_BYTES, within=path.parent)
     if f'"key": "{key.RUN_START}"'.encode() not in text:
         return
     if f'"key": "{key.RUN_STOP}"'.encode() in text:
@@ -310,11 +277,7 @@ def close_interrupted(path: Path) -> None:
     if not text.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")
-    MLPerfLog(
-        path,
-        Clock(last_stamp_unix_s(path)),
-        resumed=True,
-    ).abort()
+    MLPerfLog(path, Clock(last_stamp_unix_s(path)), resumed=True).abort()
 
 
 def last_stamp_unix_s(path: Path) -> float:

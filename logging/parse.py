@@ -203,15 +203,7 @@ class _Reader:
             self._find_binary(chunk)
         end = 0  # of the line before: its newline
         while (token := chunk.find(_TOKEN, end)) != -1:
-            start = (
-                chunk.rfind(
-                    b"\n",
-                    end,
-                    token,
-                )
-                + 1
-                or end
-            )
+            start = chunk.rfind(b"\n", end, token) + 1 or end
             self.ended += chunk.count(b"\n", end, start)
             log.lines = self.ended + 1
             end = chunk.find(b"\n", token)
@@ -238,13 +230,7 @@ class _Reader:
             what = "gzip, UTF-16 or other binary data, which may hold records"
             self._problem("binary", None, what, lost=False)
 
-    def _line(
-        self,
-        raw: bytes,
-        start: int,
-        *,
-        ended: bool,
-    ) -> None:
+    def _line(self, raw: bytes, start: int, *, ended: bool) -> None:
         """Read the records of a line, of which the first has its token at `start`; `ended`: by a
         newline. A carriage return ends what two records are joined in."""
         whole = 0
@@ -253,10 +239,7 @@ class _Reader:
             end = following if following != -1 else len(raw)
             returned = raw.find(b"\r", start, end)
             stop = end if returned == -1 else returned
-            whole += self._record(
-                raw[start:stop],
-                closed=ended or stop < len(raw),
-            )
+            whole += self._record(raw[start:stop], closed=ended or stop < len(raw))
             if returned != -1 or following == -1:
                 if whole > 1:
                     count, first = self.log.joined
@@ -304,12 +287,7 @@ class _Reader:
         foreign = text[end:].strip()
         if foreign:
             what = f"text that does not belong there after the record: {foreign[:60]!r}"
-            self._problem(
-                "trailing",
-                key or _salvaged_key(text),
-                what,
-                lost=False,
-            )
+            self._problem("trailing", key or _salvaged_key(text), what, lost=False)
         self._content(content, key, seconds, dialect)
         return not foreign
 
@@ -327,22 +305,10 @@ class _Reader:
             what = f'"{form}" expected, found {text[:60].rstrip()!r}'
             lost = _LIKE_MLL_RECORD.match(text) is not None
             self.forms.append(
-                Problem(
-                    self.log.lines,
-                    "form",
-                    _salvaged_key(text),
-                    what,
-                    lost,
-                )
+                Problem(self.log.lines, "form", _salvaged_key(text), what, lost)
             )
 
-    def _torn(
-        self,
-        text: str,
-        error: Exception,
-        *,
-        closed: bool,
-    ) -> None:
+    def _torn(self, text: str, error: Exception, *, closed: bool) -> None:
         key = _salvaged_key(text)
         name = f" ({key})" if key else ""
         # Other errors than of JSON: Python's limit on the digits of an integer.
@@ -352,12 +318,7 @@ class _Reader:
             self._problem("truncated", key, f"the file ends inside a record{name}")
 
     def _problem(
-        self,
-        fault: str,
-        key: str | None,
-        message: str,
-        *,
-        lost: bool = True,
+        self, fault: str, key: str | None, message: str, *, lost: bool = True
     ) -> None:
         """Note what is wrong with a record of the current line."""
         log = self.log
@@ -365,23 +326,13 @@ class _Reader:
         log.truncated = log.truncated or fault == "truncated"
         if len(log.problems) < _KEPT_PROBLEMS:
             log.problems.append(
-                Problem(
-                    log.lines,
-                    fault,
-                    key and cut(key),
-                    message,
-                    lost,
-                )
+                Problem(log.lines, fault, key and cut(key), message, lost)
             )
             if lost and key is not None:
                 log.lost_keys.add(key)
 
     def _content(
-        self,
-        content: Any,
-        key: str | None,
-        seconds: str | None,
-        dialect: str,
+        self, content: Any, key: str | None, seconds: str | None, dialect: str
     ) -> None:
         """Make an event of a record's JSON, or a problem of what is missing or mistyped.
 
@@ -415,11 +366,7 @@ class _Reader:
             self._keep(key, time_ms, content, dialect)
 
     def _keep(
-        self,
-        key: str,
-        time_ms: float,
-        content: dict[str, Any],
-        dialect: str,
+        self, key: str, time_ms: float, content: dict[str, Any], dialect: str
     ) -> None:
         """Count a record, and keep it as an event where somebody reads its key."""
         self.records += 1
@@ -449,10 +396,7 @@ class _Reader:
                 raise CannotRead(self.log.path, reason)
 
     def _stamp(
-        self,
-        key: str,
-        content: dict[str, Any],
-        seconds: str | None,
+        self, key: str, content: dict[str, Any], seconds: str | None
     ) -> float | None:
         """The stamp of a record in milliseconds; None, and a problem, where there is none."""
         if seconds is None and "time_ms" not in content:
@@ -481,11 +425,7 @@ class _Reader:
         log = self.log
         if not self.first:
             records = any(problem.lost for problem in (*log.problems, *self.forms))
-            raise CannotRead(
-                log.path,
-                self._what_else(),
-                records=records,
-            )
+            raise CannotRead(log.path, self._what_else(), records=records)
         log.dialect, other = sorted((MLLOG, MLL), key=self._weight, reverse=True)
         if log.dialect == MLL:
             log.problems += self.forms
@@ -508,9 +448,7 @@ class _Reader:
         """What a file without records is."""
         log = self.log
         problem = min(
-            (*log.problems, *self.forms),
-            key=lambda problem: problem.line,
-            default=None,
+            (*log.problems, *self.forms), key=lambda problem: problem.line, default=None
         )
         forms = [
             form for start, form in _TO_TEXT.items() if self.head.startswith(start)

@@ -100,9 +100,7 @@ class RunTime(NamedTuple):
 
 
 def covered_s(
-    intervals: Iterable[Interval],
-    start_s: float = -math.inf,
-    stop_s: float = math.inf,
+    intervals: Iterable[Interval], start_s: float = -math.inf, stop_s: float = math.inf
 ) -> float:
     """The time from a start to a stop that lies in at least one of some intervals."""
     covered = 0.0
@@ -199,7 +197,5 @@ def epoch_of(event: Event) -> float | None:
     """The epoch of a record, which some published logs give as its value."""
     metadata = event.metadata
     return first_number(
-        metadata.get("epoch_num"),
-        metadata.get("first_epoch_num"),
-        event.value,
+        metadata.get("epoch_num"), metadata.get("first_epoch_num"), event.value
     )

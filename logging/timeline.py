@@ -48,13 +48,7 @@ class Timeline:
         moments."""
         self._of_device.append((name, begun, done))
 
-    def add(
-        self,
-        name: str,
-        start: float,
-        stop: float,
-        thread: str = "",
-    ) -> None:
+    def add(self, name: str, start: float, stop: float, thread: str = "") -> None:
         """Record a span by its start and stop in Unix seconds. `thread`: by default this one."""
         self.spans.append(
             {

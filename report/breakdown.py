@@ -76,14 +76,7 @@ def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
         slow = _numbers([record.get(f"{name}_p90_ms") for record in records])
         if not usual or not slow:
             return []
-        rows.append(
-            PhaseRow(
-                name,
-                meaning,
-                median(usual),
-                median(slow),
-            )
-        )
+        rows.append(PhaseRow(name, meaning, median(usual), median(slow)))
     total_ms = sum(row.median_ms for row in rows) or 1.0
     return [row._replace(share=row.median_ms / total_ms) for row in rows]
 

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
-PAGE_PX = {
-    "full": (896, 320, 12.5),
-    "half": (358, 240, 11.5),
-}
+PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
 """Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
 column of a desktop, or a screen of 390 px and half a sheet of paper."""
 INK = "#191b1f"
@@ -98,10 +95,7 @@ def new_figure(
             "ytick.color": INK,
         }
     )
-    return Figure(
-        figsize=(width_in, height_in),
-        layout=layout,
-    )
+    return Figure(figsize=(width_in, height_in), layout=layout)
 
 
 @cache
@@ -122,21 +116,14 @@ def _matplotlib() -> Any:
         os.close(here)
 
 
-def new_panels(
-    count: int,
-    width_in: float,
-) -> tuple[Figure, Sequence[Axes]]:
+def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
     """A figure with `count` panels side by side."""
     figure = new_figure(width_in * count, PANEL_IN)
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
 def finish(
-    axes: Axes,
-    *,
-    legend: bool = True,
-    below: bool = False,
-    beside: Axes | None = None,
+    axes: Axes, *, legend: bool = True, below: bool = False, beside: Axes | None = None
 ) -> None:
     """Grid, ticks and legend as every panel has them. `below`: where its axes have no room for a
     legend; `beside`: axes on the right of the same panel, which share the legend below."""
@@ -182,10 +169,7 @@ def _columns(axes: Axes, labels: Sequence[str]) -> int:
     return max(1, int(width_px / (52 + 7 * length)))
 
 
-def tick_text(
-    value: float,
-    _: float = 0.0,
-) -> str:
+def tick_text(value: float, _: float = 0.0) -> str:
     """A tick as short as can be: 0.25, 40, 1,200, 15k."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
@@ -245,13 +229,7 @@ def draw_lines(
             label = "_"  # one entry in the legend for all lines of a series
             ends.append(x[-1])
     for name, level in marks:
-        axes.axhline(
-            level,
-            color=INK,
-            lw=0.8,
-            ls=":",
-            label=name,
-        )
+        axes.axhline(level, color=INK, lw=0.8, ls=":", label=name)
     axes.set_xlabel(x_label)
     axes.set_ylim(*y_limits)
     shortest = min(ends, default=0)
@@ -264,27 +242,16 @@ def svg(figure: Figure, **options: Any) -> str:
     """The figure as text, byte for byte the same from the same numbers."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(
-        text,
-        format="svg",
-        metadata=nothing,
-        **options,
-    )
+    figure.savefig(text, format="svg", metadata=nothing, **options)
     return text.getvalue()
 
 
-def save(
-    figure: Figure,
-    path: Path,
-) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Write the figure where an option such as `--plot` says."""
     write_output(path, svg(figure))
 
 
-def page_chart(
-    title: str,
-    draw: Callable[[Axes], None],
-) -> Markup:
+def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
     """A chart within a page, in the page's font and on its background, in each size of PAGE_PX.
 
     Args:
@@ -294,11 +261,7 @@ def page_chart(
     return Markup("").join(_page_chart(title, draw, size) for size in PAGE_PX)
 
 
-def _page_chart(
-    title: str,
-    draw: Callable[[Axes], None],
-    size: str,
-) -> Markup:
+def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
     words = title.lower().replace(" ", "-")
     slug = f"{words}-{size}"
     width_px, height_px, text_px = PAGE_PX[size]
@@ -364,11 +327,7 @@ def draw_measurements(
     heights = [0.9 + 0.3 * len(contenders) for contenders in panels.values()]
     longest = max(len(name) for contenders in panels.values() for name in contenders)
     figure = new_figure(5.0 + 0.06 * longest, sum(heights))
-    axes = figure.subplots(
-        len(heights),
-        squeeze=False,
-        height_ratios=heights,
-    )
+    axes = figure.subplots(len(heights), squeeze=False, height_ratios=heights)
     for panel, unit in zip(axes[:, 0], panels, strict=True):
         contenders = panels[unit]
         for place, values in enumerate(contenders.values()):

@@ -201,11 +201,7 @@ def name_of(subject: Subject) -> str:
     return show("/".join((job_of(path) or path).parts[-2:]))
 
 
-def read_all(
-    paths: Iterable[Path],
-    *,
-    bare: bool = False,
-) -> list[Subject]:
+def read_all(paths: Iterable[Path], *, bare: bool = False) -> list[Subject]:
     """Read the subjects of several paths, in their order; of a round, if `bare`, also those
     without a log. Raises UserError: a path has no log."""
     subjects: list[Subject] = []
@@ -223,17 +219,12 @@ def read_all(
     return subjects
 
 
-def compare(
-    subjects: Sequence[Subject],
-    advance: Progress = silent,
-) -> Comparison:
+def compare(subjects: Sequence[Subject], advance: Progress = silent) -> Comparison:
     """Set subjects, one or more, side by side; `advance` is told how many are judged."""
     first = subjects[0]
     judged = list(
         judge_all(
-            [subject.path for subject in subjects],
-            official=False,
-            advance=advance,
+            [subject.path for subject in subjects], official=False, advance=advance
         )
     )
     of_round = None
@@ -259,11 +250,7 @@ def compare(
     )
 
 
-def _no_column(
-    option: str,
-    name: str,
-    columns: Sequence[Column],
-) -> UserError:
+def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
     keys = ", ".join(column.key for column in columns if column.group != CONFIG)
     hint = nearest_name(name, (column.key for column in columns))
     return UserError(
@@ -271,11 +258,7 @@ def _no_column(
     )
 
 
-def order_of(
-    columns: Sequence[Column],
-    sort: str | None,
-    count: int,
-) -> list[int]:
+def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[int]:
     """Return the rows by `--sort COLUMN`, or -COLUMN for falling values; what has no value comes
     last. Raises UserError: there is no such column."""
     if sort is None:
@@ -294,10 +277,7 @@ def order_of(
     return known + unknown
 
 
-def to_json(
-    comparison: Comparison,
-    order: Sequence[int],
-) -> list[JsonObject]:
+def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
     """Return the rows for programs: numbers as logged, nothing rounded."""
     rows = []
     for row in order:
@@ -314,8 +294,7 @@ RANKED = ("time_to_train_s", "epochs_to_target", "score_min")
 
 
 def _result_columns(
-    subjects: Sequence[Subject],
-    judged: Sequence[tuple[Check, ...]],
+    subjects: Sequence[Subject], judged: Sequence[tuple[Check, ...]]
 ) -> Iterable[Column]:
     verdicts = [checks[-1].verdict for checks in judged]
     yield _text_column(RESULTS, "log check", verdicts)
@@ -344,10 +323,7 @@ def _result_columns(
         yield column.ranking(results) if column.key in RANKED else column
 
 
-def _score(
-    subject: Subject,
-    checks: tuple[Check, ...],
-) -> Score | None:
+def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
     """The score of five runs, as `rn50 log score` has it."""
     if len(subject.files) < RUNS:
         return None
@@ -397,10 +373,7 @@ def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
             yield _text_column(CONFIG, key, cells)
 
 
-def _figure_column(
-    key: str,
-    subjects: Iterable[Subject],
-) -> Column:
+def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     """The median of each subject's runs, all with the same number of decimals."""
     figure = FIGURES[key]
     title = figure.title
@@ -413,34 +386,16 @@ def _figure_column(
     return _column(key, title, values, form)
 
 
-def _median(
-    subject: Subject,
-    key: str,
-) -> float | None:
+def _median(subject: Subject, key: str) -> float | None:
     return median_of(map(attrgetter(key), subject.runs))
 
 
-def _column(
-    key: str,
-    title: str,
-    values: Sequence[float | None],
-    form: str,
-) -> Column:
+def _column(key: str, title: str, values: Sequence[float | None], form: str) -> Column:
     cells = [MISSING if value is None else format(value, form) for value in values]
-    return Column(
-        RESULTS,
-        key,
-        title,
-        tuple(cells),
-        tuple(values),
-    )
+    return Column(RESULTS, key, title, tuple(cells), tuple(values))
 
 
-def _text_column(
-    group: str,
-    title: str,
-    cells: Sequence[str],
-) -> Column:
+def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
     return Column(
         group=group,
         key=show(title.replace(" ", "_")),
@@ -477,10 +432,7 @@ class Group(NamedTuple):
     spreads: dict[str, tuple[float, float, float]]
 
 
-def group_by(
-    comparison: Comparison,
-    key: str,
-) -> list[Group]:
+def group_by(comparison: Comparison, key: str) -> list[Group]:
     """The groups by rising value. `key`: of a config, or a column's. Raises UserError: none has
     it."""
     # A config's value that logs have too is a column of theirs.
@@ -500,11 +452,7 @@ def group_by(
     return [_group(comparison, column.cells[rows[0]], rows) for rows in groups.values()]
 
 
-def _group(
-    comparison: Comparison,
-    value: str,
-    rows: Sequence[int],
-) -> Group:
+def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
     subjects = [comparison.subjects[row] for row in rows]
     runs = [run for subject in subjects for run in subject.runs]
     judged = [comparison.judged[row][-1] for row in rows]
@@ -529,10 +477,7 @@ def _group(
     )
 
 
-def group_table(
-    groups: Sequence[Group],
-    key: str,
-) -> tuple[list[str], list[list[str]]]:
+def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list[str]]]:
     """Header and cells: a row a group."""
     titles = [f"{FIGURES[figure].title}, mean (range)" for figure in _OF_GROUPS]
     rows = [
@@ -546,10 +491,7 @@ def group_table(
     return [key, "reached", *titles], rows
 
 
-def _cell(
-    group: Group,
-    figure: str,
-) -> str:
+def _cell(group: Group, figure: str) -> str:
     if figure not in group.spreads:
         return MISSING
     form = _OF_GROUPS[figure]

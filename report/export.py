@@ -80,13 +80,7 @@ def read_runs(paths: Sequence[Path]) -> Found:
         if not folder.metrics:
             notes.append(f"{path / METRICS}: the records of a run expected, found none")
             continue
-        runs.append(
-            Exported(
-                name,
-                folder,
-                _start_unix_s(path, unread),
-            )
-        )
+        runs.append(Exported(name, folder, _start_unix_s(path, unread)))
     if not runs:
         raise UserError(*unread, *notes)
     return Found(runs, notes, unread)
@@ -182,10 +176,7 @@ def _rows(run: Exported) -> Iterator[dict[str, Any]]:
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 
-def to_tensorboard(
-    runs: Sequence[Exported],
-    out: Path,
-) -> None:
+def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
     """Write an event file for each run, in a folder of its name below `out`; it replaces that of an
     earlier export. A record without a step has that of the one before. Raises UserError: it cannot
     be written; ImportError: tensorboardX is not installed."""
@@ -204,12 +195,7 @@ def to_tensorboard(
                     step = int(number(record.get("step")) or step)
                     for key, value in _numbers(record).items():
                         tag = f"{record.get('kind')}/{key}"
-                        writer.add_scalar(
-                            tag,
-                            value,
-                            step,
-                            walltime=run.unix_s(record),
-                        )
+                        writer.add_scalar(tag, value, step, walltime=run.unix_s(record))
                 if run.folder.config is not None:
                     writer.add_text(
                         "config", f"```\n{run.folder.config.to_yaml()}\n```"

@@ -33,13 +33,7 @@ from ..logging.records import ABORTED, FAILED, Result
 from ..logging.records import Environment as RunEnvironment
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .charts import colour_at
-from .compare import (
-    Comparison,
-    Group,
-    group_table,
-    name_of,
-    parameter_columns,
-)
+from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .norms import norm_table
 from .plots import page_charts
 from .published import beside_published, standing_of
@@ -48,9 +42,7 @@ from .run_summary import MISSING, RunSummary, amount, median_of, show
 
 
 def write_report(
-    path: Path,
-    out: Path | None = None,
-    checks: tuple[Check, ...] | None = None,
+    path: Path, out: Path | None = None, checks: tuple[Check, ...] | None = None
 ) -> Path:
     """Write the report on `path` (a log, a run's folder, a submission) and say where: by default
     report.html in the folder. `checks`: the verdicts, where they are known.
@@ -76,10 +68,7 @@ def write_report(
     return out
 
 
-def render_report(
-    subject: Subject,
-    checks: tuple[Check, ...] | None = None,
-) -> str:
+def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:
@@ -177,9 +166,7 @@ def render_comparison(
 
 
 def _labels(
-    comparison: Comparison,
-    groups: Sequence[Group],
-    by: str | None,
+    comparison: Comparison, groups: Sequence[Group], by: str | None
 ) -> dict[int, str]:
     """Row -> its name in the legends, in their order; "_": it needs none."""
     if len(comparison.subjects) == 1:

@@ -67,13 +67,7 @@ def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
             draw = chart.find(subjects)
             if draw is not None:
                 drawn = page_chart(chart.title, draw)
-                plots[chart.section].append(
-                    Plot(
-                        chart.title,
-                        chart.unit,
-                        drawn,
-                    )
-                )
+                plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
     return plots
 
 
@@ -97,17 +91,10 @@ def _overlaid(
         series.append(Series(label, runs, is_reference=True))
     if count < 2:  # a point is a number
         return None
-    return partial(
-        draw_lines,
-        series=series,
-        **choices,
-    )
+    return partial(draw_lines, series=series, **choices)
 
 
-def _curves(
-    subject: Subject,
-    by: str,
-) -> list[list[tuple[float, float]]]:
+def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
     """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
     curves = []
     for run in subject.runs:
@@ -131,11 +118,7 @@ def _references(subjects: Subjects, low: float = 0.0) -> dict[str, list[Points]]
     return references
 
 
-def _accuracy(
-    subjects: Subjects,
-    by: str,
-    x_label: str,
-) -> Draw | None:
+def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
     """All of the curves."""
     targets = dict.fromkeys(run.target for run in _runs(subjects))
     return _overlaid(
@@ -191,11 +174,7 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
 def _published(subjects: Subjects) -> Draw | None:
     """The published times of the first subject's accelerators by round, and its own across."""
     _, subject = subjects[0]
-    standing = standing_of(
-        subject.path,
-        subject.config,
-        subject.runs,
-    )
+    standing = standing_of(subject.path, subject.config, subject.runs)
     if standing is None:
         return None
 
@@ -204,12 +183,7 @@ def _published(subjects: Subjects) -> Draw | None:
         places = [rounds.index(entry.round) for entry in standing.entries]
         scores_s = [entry.score_s for entry in standing.entries]
         axes.plot(places, scores_s, "o", ms=5, label="published")
-        axes.axhline(
-            standing.time_s,
-            color=COLOURS[1],
-            lw=1.5,
-            label="this run",
-        )
+        axes.axhline(standing.time_s, color=COLOURS[1], lw=1.5, label="this run")
         names = [f"v{name}" for name in rounds]
         axes.set_xticks(range(len(rounds)), names)
         axes.set_xlim(-0.5, len(rounds) - 0.5)
@@ -219,29 +193,16 @@ def _published(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _logged(
-    subjects: Subjects,
-    key: str,
-    least: float | None = 0,
-) -> Draw | None:
+def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
     """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(
-            subject.folder.records("train"),
-            "epoch",
-            key,
-        )
+        points = _pairs(subject.folder.records("train"), "epoch", key)
         if len({value for _, value in points}) > 1:
             return [points]
         return []
 
-    return _overlaid(
-        subjects,
-        find,
-        x_label="epoch",
-        y_limits=(least, None),
-    )
+    return _overlaid(subjects, find, x_label="epoch", y_limits=(least, None))
 
 
 _PLANNED_POINTS = 500
@@ -253,11 +214,7 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     planned = _planned(subject)
     if len({lr for _, lr in planned}) < 2:
         return _logged(subjects, "lr")
-    points = _pairs(
-        subject.folder.records("train"),
-        "epoch",
-        "lr",
-    )
+    points = _pairs(subject.folder.records("train"), "epoch", "lr")
 
     def draw(axes: Axes) -> None:
         epochs, rates = zip(*planned, strict=True)
@@ -303,15 +260,8 @@ def _phases(subjects: Subjects) -> Draw | None:
     def draw(axes: Axes) -> None:
         steps = [step for step, _ in lines[0]]
         heights = [[height for _, height in line] for line in lines]
-        axes.stackplot(
-            steps,
-            heights,
-            labels=list(PHASES),
-        )
-        axes.set(
-            xlabel="step",
-            ylim=(0, None),
-        )
+        axes.stackplot(steps, heights, labels=list(PHASES))
+        axes.set(xlabel="step", ylim=(0, None))
         finish(axes)
 
     return draw
@@ -344,10 +294,7 @@ def _norms_by_step(subjects: Subjects) -> Draw | None:
 
 
 def _logarithmic(
-    axes: Axes,
-    x: Sequence[float],
-    lines: Mapping[str, Sequence[float]],
-    x_label: str,
+    axes: Axes, x: Sequence[float], lines: Mapping[str, Sequence[float]], x_label: str
 ) -> None:
     for name, line in lines.items():
         marker = "o" if len(line) <= DOTS_UP_TO else ""
@@ -400,11 +347,7 @@ CHARTS = (
 )
 
 
-def _pairs(
-    records: Iterable[JsonObject],
-    x: str,
-    y: str,
-) -> list[tuple[float, float]]:
+def _pairs(records: Iterable[JsonObject], x: str, y: str) -> list[tuple[float, float]]:
     """Return (x, y) of the records that have both as numbers that can be drawn, x rising, as many
     as a chart has across."""
     points = []

@@ -48,9 +48,7 @@ def find_source(argument: str) -> CalibrationRun:
 
 
 def common_precision(
-    sources: Sequence[CalibrationRun],
-    system: System,
-    asked: str | None,
+    sources: Sequence[CalibrationRun], system: System, asked: str | None
 ) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
@@ -111,10 +109,7 @@ def _split(argument: str) -> tuple[Path, int | None]:
     return Path(path), int(gpus)
 
 
-def _epoch_s(
-    run: RunSummary,
-    log: Path,
-) -> float:
+def _epoch_s(run: RunSummary, log: Path) -> float:
     """Median over blocks of an epoch's time without evaluations, saves and interruptions; the first
     and last do not count.
 
@@ -131,12 +126,7 @@ def _epoch_s(
     return epoch_s
 
 
-def _whole(
-    run: RunSummary,
-    key: str,
-    log: Path,
-    default: int | None = None,
-) -> int:
+def _whole(run: RunSummary, key: str, log: Path, default: int | None = None) -> int:
     value = run.parameters.get(key, default)
     if type(value) is not int or value < 1:
         raise UserError(

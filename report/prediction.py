@@ -80,10 +80,7 @@ def _interval(answer: Prediction) -> str:
     return "{:,.1f} to {:,.1f} s".format(*answer.time_interval_s)
 
 
-def share_rows(
-    parts: Mapping[str, float],
-    unit: str,
-) -> list[tuple[str, str, str]]:
+def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, str]]:
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
@@ -182,26 +179,9 @@ def _time(
     times_s = [point.run.total_s for point in points]
     intervals_s = [point.time_interval_s for point in points]
     low_s, high_s = zip(*intervals_s, strict=True)
-    axes.loglog(
-        across,
-        times_s,
-        "o-",
-        ms=4,
-        label=name,
-    )
-    axes.fill_between(
-        across,
-        low_s,
-        high_s,
-        alpha=0.2,
-        lw=0,
-        label="90 % interval",
-    )
-    axes.set(
-        title=f"Time to train by {label}",
-        xlabel=label,
-        ylabel="time to train, s",
-    )
+    axes.loglog(across, times_s, "o-", ms=4, label=name)
+    axes.fill_between(across, low_s, high_s, alpha=0.2, lw=0, label="90 % interval")
+    axes.set(title=f"Time to train by {label}", xlabel=label, ylabel="time to train, s")
 
 
 def _beside(
@@ -213,41 +193,21 @@ def _beside(
 ) -> Axes:
     """A second line with an axis of its own, on the right and from 0 on."""
     right = axes.twinx()
-    right.plot(
-        across,
-        values,
-        "s--",
-        ms=3,
-        color="C1",
-        label=name,
-    )
+    right.plot(across, values, "s--", ms=3, color="C1", label=name)
     right.set(ylabel=f"{name}{unit}", ylim=(0, 1.05 * max(values)))
     right.spines["right"].set_visible(True)
     return right
 
 
-def _step_parts(
-    points: Sequence[Prediction],
-    axes: Axes,
-) -> None:
+def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
     bottom = [0.0] * len(points)
     labels = [f"{point.job.gpus}" for point in points]
     for name, colour in _colours(points[0]).items():
         heights = [point.step.parts[name] * 1e3 for point in points]
         if any(heights):
-            axes.bar(
-                labels,
-                heights,
-                bottom=bottom,
-                color=colour,
-                label=_words(name),
-            )
+            axes.bar(labels, heights, bottom=bottom, color=colour, label=_words(name))
             bottom = list(map(add, bottom, heights))
-    axes.set(
-        title="Where a step goes, by GPUs",
-        xlabel="GPUs",
-        ylabel="ms",
-    )
+    axes.set(title="Where a step goes, by GPUs", xlabel="GPUs", ylabel="ms")
     axes.tick_params(axis="x", labelsize="small")
     finish(axes)
 
@@ -257,10 +217,7 @@ def _colours(answer: Prediction) -> dict[str, str]:
     return dict(zip(answer.step.parts, COLOURS, strict=False))
 
 
-def draw_overlap(
-    answer: Prediction,
-    axes: Axes,
-) -> None:
+def draw_overlap(answer: Prediction, axes: Axes) -> None:
     """Groups of gradients on the network while backward goes on; `|`: when each is ready. The bars
     of computation are the parts of the step's table: launches of forward and of backward stand
     behind each, though they are spread over it."""

@@ -72,10 +72,7 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(runs, key=attrgetter("score_s")))
 
 
-def machine_of(
-    path: Path,
-    config: Run | None,
-) -> tuple[str, int] | None:
+def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
     """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
     of a published one by the name of the system's folder. None: not known."""
     if config is not None:
@@ -91,11 +88,7 @@ def machine_of(
     return None
 
 
-def standing(
-    accelerator: str,
-    accelerators: int,
-    time_s: float,
-) -> Standing | None:
+def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | None:
     """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
     published run has this accelerator and count."""
     name, memory = _model(accelerator)
@@ -111,9 +104,7 @@ def standing(
 
 
 def standing_of(
-    path: Path,
-    config: Run | None,
-    runs: Sequence[RunSummary],
+    path: Path, config: Run | None, runs: Sequence[RunSummary]
 ) -> Standing | None:
     """Where the time to train of runs stands that reached the benchmark's target on ImageNet."""
     is_benchmark = all(

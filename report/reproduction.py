@@ -44,20 +44,13 @@ def find_recorded(config: str) -> Path | None:
     return folder
 
 
-def compare_with_recorded(
-    recorded: Path,
-    out: Path,
-) -> Repeat:
+def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     """Compare the run in folder `out` with that in `recorded`; never raises on content."""
     try:
         old = read_folder(recorded)
         new = read_folder(out)
     except UserError as error:
-        return Repeat(
-            str(recorded),
-            0,
-            show(str(error).splitlines()[0]),
-        )
+        return Repeat(str(recorded), 0, show(str(error).splitlines()[0]))
     repeat = first_bit(new, old)
     reasons = _differences(old.folder, new.folder)
     if not reasons:
@@ -67,10 +60,7 @@ def compare_with_recorded(
     return replace(repeat, text=text)
 
 
-def first_bit(
-    left: Subject,
-    right: Subject,
-) -> Repeat:
+def first_bit(left: Subject, right: Subject) -> Repeat:
     """Compare a run with another; the text names the first loss or accuracy in which they differ in
     any bit. One that is a number in neither, such as a loss that is not finite, has no bits to
     compare."""
@@ -94,10 +84,7 @@ def first_bit(
     return Repeat(recorded, compared, text, same=True)
 
 
-def are_of_one_config(
-    left: Subject,
-    right: Subject,
-) -> bool:
+def are_of_one_config(left: Subject, right: Subject) -> bool:
     """Whether two subjects are a run each, of the same config and seed."""
     configs = [
         without_places(subject.folder.config)
@@ -135,10 +122,7 @@ def _values(subject: Subject) -> dict[str, float | None]:
     }
 
 
-def _differences(
-    old: RunFolder,
-    new: RunFolder,
-) -> list[str]:
+def _differences(old: RunFolder, new: RunFolder) -> list[str]:
     """Config values, then launcher, processor and packages that differ: `name (here, there)`."""
     then = _surroundings(old)
     now = _surroundings(new)

@@ -141,10 +141,7 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
     return subjects
 
 
-def read_folder(
-    path: Path,
-    only: Path | None = None,
-) -> Subject:
+def read_folder(path: Path, only: Path | None = None) -> Subject:
     """A run's folder, or a submission's directory, whatever of it can be read; `only`: of its logs
     this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
@@ -156,12 +153,7 @@ def read_folder(
     if folder.config is not None:
         target = folder.config.run.eval.target
     if config.parent != path:  # of the first of several runs
-        folder = folder._replace(
-            result=None,
-            metrics=(),
-            spans=(),
-            ranks={},
-        )
+        folder = folder._replace(result=None, metrics=(), spans=(), ranks={})
     logs = []
     notes = [f"{folder.path}: {note}" for note in folder.notes]
     files = results_in(path) if only is None else [only]
@@ -190,11 +182,7 @@ def read_run_folder(path: Path) -> RunFolder:
     """
     notes = []
 
-    def read(
-        name: str,
-        parse: Callable[[Path], Any],
-        empty: Any,
-    ) -> Any:
+    def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
         if not os.path.lexists(path / name):
             return empty
         try:
@@ -212,23 +200,12 @@ def read_run_folder(path: Path) -> RunFolder:
             raise ValueError("a JSON object expected")
         return value
 
-    def read_record(
-        name: str,
-        record: type[T],
-    ) -> T | None:
-        return read(
-            name,
-            lambda file: fit(record, read_json(file), "its keys"),
-            None,
-        )
+    def read_record(name: str, record: type[T]) -> T | None:
+        return read(name, lambda file: fit(record, read_json(file), "its keys"), None)
 
     origins = read("origins.json", read_json, {})
     timeline = read("timeline.json", read_json, {})
-    metrics = read(
-        "metrics.jsonl",
-        partial(read_metrics, within=path),
-        (),
-    )
+    metrics = read("metrics.jsonl", partial(read_metrics, within=path), ())
     return RunFolder(
         path=path,
         result=read_record(RESULT, Result),

@@ -117,10 +117,7 @@ class RunSummary(NamedTuple):
         return None if self.run_s is None else self.time.shares(self.run_s)
 
 
-def summarise(
-    run: LoggedRun,
-    target: float,
-) -> RunSummary:
+def summarise(run: LoggedRun, target: float) -> RunSummary:
     """What one log says of its first run; `target`: the accuracy that it was to reach."""
     return RunSummary(
         submission={
@@ -138,10 +135,7 @@ def summarise(
     )
 
 
-def show(
-    value: Any,
-    at_most: int = _MAX_SHOWN,
-) -> str:
+def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
     """A value as text for people: one line, nothing that a terminal obeys, of bounded length."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # epochs and batch sizes come as 38.0
@@ -157,10 +151,7 @@ def show(
     return shown
 
 
-def amount(
-    value: float | None,
-    unit: str = "",
-) -> str:
+def amount(value: float | None, unit: str = "") -> str:
     """A number for people: about five digits, thousands marked, its unit."""
     if value is None:
         return MISSING
@@ -214,10 +205,7 @@ def _evaluations(run: LoggedRun) -> tuple[Evaluation, ...]:
     return tuple(evaluations.values())
 
 
-def _seconds(
-    start: Event | None,
-    stop: Event | None,
-) -> float | None:
+def _seconds(start: Event | None, stop: Event | None) -> float | None:
     """The time between two records; None where one is missing or has no stamp."""
     if start is None or stop is None or min(start.time_ms, stop.time_ms) <= 0:
         return None

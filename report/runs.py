@@ -56,11 +56,7 @@ STATUSES = (
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 
-_ENDED = {
-    SUCCESS: SUCCESS,
-    ABORTED: MISSED,
-    FAILED: FAILED,
-}
+_ENDED = {SUCCESS: SUCCESS, ABORTED: MISSED, FAILED: FAILED}
 _LOCKS = {LOCK, RANK_LOCK}
 _OF_A_RUN = {ENVIRONMENT, "metrics.jsonl", RESULT, RANK_LOCK}
 _OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
@@ -131,10 +127,7 @@ class RunRow(NamedTuple):
         """The row for JSON."""
         progress = self.progress and self.progress._asdict()
         job_folder = self.job_folder and str(self.job_folder)
-        paths = {
-            "folder": str(self.folder),
-            "job_folder": job_folder,
-        }
+        paths = {"folder": str(self.folder), "job_folder": job_folder}
         return self._asdict() | paths | {"progress": progress}
 
 
@@ -157,9 +150,7 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
 
 
 def find_runs(
-    folder: Path,
-    depth: int = _DEPTH,
-    job: Path | None = None,
+    folder: Path, depth: int = _DEPTH, job: Path | None = None
 ) -> Iterator[Place]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
     try:
@@ -202,11 +193,7 @@ def _entries(folder: Path) -> tuple[set[str], list[Path]]:
     return names, sorted(below)
 
 
-def read_run(
-    place: Place,
-    *,
-    is_at_work: bool,
-) -> RunRow:
+def read_run(place: Place, *, is_at_work: bool) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
     folder, names, job, problem = place
@@ -270,9 +257,7 @@ def read_run(
 
 
 def _read_end(
-    folder: Path,
-    names: set[str],
-    is_at_work: bool,
+    folder: Path, names: set[str], is_at_work: bool
 ) -> tuple[Result | None, str, str]:
     """The result of a run, its status, and why it has it. Raises UserError: its files cannot be
     read, so that it is not known."""
@@ -289,10 +274,7 @@ def _read_end(
     return result, FAILED, "left no result"
 
 
-def _is_resumable(
-    folder: Path,
-    result: Result,
-) -> bool:
+def _is_resumable(folder: Path, result: Result) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
@@ -304,10 +286,7 @@ def _is_resumable(
     return False
 
 
-def _progress(
-    brief: Brief,
-    train: Mapping[str, Any],
-) -> Progress | None:
+def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
     """How far a run is by its last log point; None where the run's own files do not have it."""
     steps = brief.steps
     if not 0 < steps < _MOST_STEPS:

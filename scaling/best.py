@@ -24,8 +24,7 @@ GROUPS = (
 
 
 def best_of_each_batch(
-    at: Callable[[int], PredictedJob],
-    given: Collection[str],
+    at: Callable[[int], PredictedJob], given: Collection[str]
 ) -> list[Prediction]:
     """The groups and the algorithm with the least time to train, for each batch that the machine's
     memory and the published recipes allow; the fastest batch first.
@@ -54,10 +53,7 @@ def best_of_each_batch(
     return sorted(best, key=_time_s)
 
 
-def _ways(
-    job: PredictedJob,
-    given: Collection[str],
-) -> Iterator[Prediction]:
+def _ways(job: PredictedJob, given: Collection[str]) -> Iterator[Prediction]:
     """Predictions of all groups, the job's among them, with all algorithms that `rn50 launch`
     takes, the engine's own choice among them."""
     plans = [job.plan]

@@ -59,10 +59,7 @@ class Calibration:
 
 
 def calibrate(
-    name: str,
-    base: System,
-    runs: Sequence[Measurement],
-    precision: str = "fp16",
+    name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
 ) -> Calibration:
     """Fit `base` to one run or more. Raises UserError: runs that no rising line explains."""
     about = base.performance or Performance()
@@ -76,12 +73,7 @@ def calibrate(
         shortest_s = min(run.step_s for run in runs)
         fixed_s = min(fixed_s, 0.5 * shortest_s)
     points = tuple(
-        Point(
-            gpus=run.gpus,
-            batch=run.batch,
-            step_s=run.step_s,
-            source=run.source,
-        )
+        Point(gpus=run.gpus, batch=run.batch, step_s=run.step_s, source=run.source)
         for run in runs
     )
     update: dict[str, object] = {
@@ -115,10 +107,7 @@ def calibrate(
     return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - usual)))
 
 
-def _error(
-    machine: Machine,
-    runs: Sequence[Measurement],
-) -> float:
+def _error(machine: Machine, runs: Sequence[Measurement]) -> float:
     """Root mean square relative error of the steps."""
     squares = []
     for run in runs:
@@ -127,10 +116,7 @@ def _error(
     return math.sqrt(math.fsum(squares) / len(runs))
 
 
-def _clocks(
-    about: Performance,
-    runs: Sequence[Measurement],
-) -> dict[str, object]:
+def _clocks(about: Performance, runs: Sequence[Measurement]) -> dict[str, object]:
     """Start-up and evaluation of the largest run, which is nearest to what will be asked."""
     largest = max(runs, key=lambda run: run.gpus)
     update: dict[str, object] = {}

@@ -116,9 +116,7 @@ def plan_communication(run: Run, engine: Engine) -> Communication:
 
 
 def plan_of_any(
-    run: Run,
-    mpi: Family | None,
-    controllers: Sequence[Controller] = ("mpi", "gloo"),
+    run: Run, mpi: Family | None, controllers: Sequence[Controller] = ("mpi", "gloo")
 ) -> Communication:
     """The plan by the first of the `controllers` that offers what the config asks for. Raises
     UserError: none does, in the words of the first."""
@@ -131,11 +129,7 @@ def plan_of_any(
     raise refused[0]
 
 
-def plan_own(
-    system: System,
-    ranks: int,
-    mpi: Family | None = None,
-) -> Communication:
+def plan_own(system: System, ranks: int, mpi: Family | None = None) -> Communication:
     """What the published runs of a machine did, by software of its own where that is another."""
     engine = engine_of(system, "mpi", mpi)
     about = system.performance or Performance()
@@ -153,11 +147,7 @@ def plan_own(
     return _free(plan, algorithm, system, ranks, "machine")
 
 
-def own_algorithms(
-    system: System,
-    about: Performance,
-    ranks: int,
-) -> tuple[str, ...]:
+def own_algorithms(system: System, about: Performance, ranks: int) -> tuple[str, ...]:
     """What the model takes the fastest of for the machine's own software."""
     if about.algorithm == "auto":
         return priced("auto", engine_of(system, "mpi", None), about)
@@ -181,9 +171,7 @@ def what_if(
 
 
 def offered_plans(
-    plan: Communication,
-    system: System,
-    ranks: int,
+    plan: Communication, system: System, ranks: int
 ) -> Iterator[Communication]:
     """`plan` with each algorithm that its engine offers for so many ranks."""
     for name in plan.engine.offered:
@@ -237,9 +225,7 @@ def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
 
 
 def priced(
-    algorithm: str,
-    engine: Engine,
-    about: Performance | None,
+    algorithm: str, engine: Engine, about: Performance | None
 ) -> tuple[str, ...]:
     """What the model takes the fastest of. NCCL chooses between rings, trees and switches; Gloo has
     a ring alone, an MPI what it can be told to use, or what every MPI has."""
@@ -296,11 +282,7 @@ def _nodes_grid(system: System, ranks: int) -> tuple[int, int]:
 
 
 def _free(
-    plan: Communication,
-    algorithm: str,
-    system: System,
-    ranks: int,
-    chooser: Chooser,
+    plan: Communication, algorithm: str, system: System, ranks: int, chooser: Chooser
 ) -> Communication:
     """`plan` with any algorithm that can be priced. Raises UserError: it cannot."""
     refusal = ""
@@ -319,10 +301,7 @@ def _free(
 
 
 def own_grid(
-    algorithm: str,
-    system: System,
-    about: Performance | None,
-    ranks: int,
+    algorithm: str, system: System, about: Performance | None, ranks: int
 ) -> str:
     """`algorithm` with the grid that it is given; without one, nodes x ranks of a node or, on one
     node and by `about.square_torus`, the squarest. Raises UserError: there is no such algorithm or

@@ -16,11 +16,7 @@ SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
 TREE_CHUNK_BYTES = 256 << 10
 
 
-def ring(
-    ranks: int,
-    n_bytes: float,
-    link: Link,
-) -> float:
+def ring(ranks: int, n_bytes: float, link: Link) -> float:
     """2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Patarasuk and Yuan 2009).
 
     p-1 rounds reduce-scatter chunks of n/p, p-1 gather them: Fujitsu's 2(m-1) steps of N/m.
@@ -30,11 +26,7 @@ def ring(
     return rounds * (link.reduced_s(chunk) + link.message_s(chunk))
 
 
-def segmented_ring(
-    ranks: int,
-    n_bytes: float,
-    link: Link,
-) -> float:
+def segmented_ring(ranks: int, n_bytes: float, link: Link) -> float:
     """The ring with its chunks cut into k segments, one reduced while the next travels.
 
     A two-stage pipeline of (p-1)k segments of s = n/(pk) bytes, k >= 2: (p-1)k max(t, s gamma)
@@ -52,11 +44,7 @@ def segmented_ring(
     return scatter_s + rounds * message_s
 
 
-def torus_2d(
-    topology: Topology,
-    n_bytes: float,
-    sides: tuple[int, int],
-) -> float:
+def torus_2d(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> float:
     """Reduce-scatter in each row, ring over each column with n/X, gather in the row (Sony 2018).
 
     Y rows, X columns: 2(X-1) aX + 2(X-1)/X n bX + (X-1)/X n g + 2(Y-1) aY + 2(Y-1)/Y n/X bY +
@@ -76,11 +64,7 @@ STREAM_WAIT_S = 2e-5
 """Until a thread knows that a stream is done: assumed."""
 
 
-def hierarchical(
-    topology: Topology,
-    n_bytes: float,
-    sides: tuple[int, int],
-) -> float:
+def hierarchical(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> float:
     """The torus with MPI across, as Horovod 0.28.1 does it (NCCLHierarchicalAllreduce).
 
     NCCL reduce-scatters among the X ranks of a node; each rank waits for its stream, copies its n/X
@@ -187,8 +171,7 @@ GRIDS = ("torus_2d", "hierarchical")
 
 
 def parse_algorithm(
-    algorithm: str,
-    ranks: int | None = None,
+    algorithm: str, ranks: int | None = None
 ) -> tuple[str, tuple[int, int] | None]:
     """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
     unknown algorithm, or a grid that does not hold `ranks`."""
@@ -228,11 +211,7 @@ ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {
 }
 
 
-def allreduce(
-    algorithm: str,
-    topology: Topology,
-    n_bytes: float,
-) -> float:
+def allreduce(algorithm: str, topology: Topology, n_bytes: float) -> float:
     """Seconds of `algorithm`, as `comm.algorithm` names it (with or without grid), on a machine."""
     name, given = parse_algorithm(algorithm, topology.ranks)
     if topology.ranks == 1:

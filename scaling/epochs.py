@@ -43,10 +43,7 @@ def read_table(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def epochs_to_target(
-    global_batch_size: int,
-    ruleset: str = "4.0.0",
-) -> Epochs:
+def epochs_to_target(global_batch_size: int, ruleset: str = "4.0.0") -> Epochs:
     """Linear between the published batches; the interval is the scatter of the runs around it.
 
     Beyond the largest batch the mean slope of all continues (the last one is of two runs: 0 in
@@ -64,11 +61,7 @@ def epochs_to_target(
     return Epochs(expected, expected - half, expected + half)
 
 
-def stop_epoch(
-    expected: float,
-    period: int,
-    offset: int | None,
-) -> int:
+def stop_epoch(expected: float, period: int, offset: int | None) -> int:
     """The first evaluated epoch from `expected` (rounded) on: (epoch - 1) mod period = offset.
 
     Without an offset the best is meant: it puts an evaluation on the expected epoch.
@@ -79,11 +72,7 @@ def stop_epoch(
     return epoch + (offset - (epoch - 1)) % period
 
 
-def evaluations(
-    epochs: int,
-    period: int,
-    offset: int | None,
-) -> int:
+def evaluations(epochs: int, period: int, offset: int | None) -> int:
     """Evaluations of a run that stops after `epochs`: floor((E - 1 - o) / P) + 1."""
     first = offset
     if first is None:
@@ -126,10 +115,7 @@ def _points(era: str) -> list[tuple[float, float]]:
     return points
 
 
-def _is_closed(
-    row: dict[str, str],
-    era: str,
-) -> bool:
+def _is_closed(row: dict[str, str], era: str) -> bool:
     return (
         recipe_round(row["version"]) == era
         and row["optimizer"] == "lars"

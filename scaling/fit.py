@@ -10,14 +10,7 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..config.machine import Compute, Point, System
-from .gpu import (
-    SHEET,
-    SIGMA_FIXED,
-    SIGMA_PER_IMAGE,
-    SIGMA_POINT,
-    Sheet,
-    from_sheet,
-)
+from .gpu import SHEET, SIGMA_FIXED, SIGMA_PER_IMAGE, SIGMA_POINT, Sheet, from_sheet
 from .hardware import Machine, as_measured, known_precisions, uses_sheet
 from .step import step_time
 
@@ -31,10 +24,7 @@ _MOST_EXPONENT = 2.0
 
 @lru_cache(maxsize=256)
 def build(
-    name: str,
-    system: System,
-    precision: str = "fp16",
-    sheet: Sheet = SHEET,
+    name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET
 ) -> Machine:
     """The model of a system: from the data sheet, refined by points; without a data sheet the
     constants with which a step passes through the points. Raises UserError: no performance section,
@@ -58,10 +48,7 @@ def build(
     return _through_points(machine, compute)
 
 
-def _refined(
-    sheet: Machine,
-    points: tuple[Point, ...],
-) -> Machine:
+def _refined(sheet: Machine, points: tuple[Point, ...]) -> Machine:
     """The most probable constants, given those of the data sheet and the points: Gauss-Newton on
     the logarithms, each deviation in units of its sigma."""
     prior = np.diag([SIGMA_PER_IMAGE**-2, SIGMA_FIXED**-2])
@@ -120,11 +107,7 @@ def _step_s(machine: Machine, point: Point) -> float:
     return step_time(as_measured(machine), point.gpus, point.batch).total_s
 
 
-def _through(
-    machine: Machine,
-    compute: Compute,
-    alone: list[float],
-) -> Machine:
+def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
     """The line through the points of computation alone, by least squares where they are many."""
     batches = [point.batch for point in compute.points]
     exponent = 1.0
@@ -148,9 +131,4 @@ def _through(
             f"{machine.name}: points on a rising line expected, found "
             f"{fixed * 1e3:.1f} ms + {slope * 1e3:.3f} ms per image"
         )
-    return replace(
-        machine,
-        fixed_s=fixed,
-        per_image_s=slope,
-        exponent=exponent,
-    )
+    return replace(machine, fixed_s=fixed, per_image_s=slope, exponent=exponent)

@@ -54,10 +54,7 @@ class Sheet(NamedTuple):
 SHEET = Sheet(4.55e10, 2.89e8, 5.5e6, 8.51e-3)
 
 
-def from_sheet(
-    about: Performance,
-    sheet: Sheet,
-) -> tuple[float, float]:
+def from_sheet(about: Performance, sheet: Sheet) -> tuple[float, float]:
     """(fixed_s, per_image_s) of a machine with `tensor_flops_per_s`, from its data sheet alone."""
     assert about.tensor_flops_per_s is not None
     launch_s = sheet.launch_without_graphs_s
@@ -86,12 +83,7 @@ def largest_batch(available_bytes: float, precision: str) -> int:
     return max(0, int((available_bytes - _STATE_BYTES) / _image_bytes(precision)))
 
 
-def beyond_memory(
-    key: str,
-    batch: int,
-    system: System,
-    precision: str,
-) -> str | None:
+def beyond_memory(key: str, batch: int, system: System, precision: str) -> str | None:
     """Why the devices of a described machine do not hold `batch` images; None: they do."""
     about = system.performance
     if about is None or about.memory_bytes is None:

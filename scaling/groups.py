@@ -16,10 +16,7 @@ Group = tuple[int, ...]
 ALLOWED = OneOf(CHOICES)
 
 
-def gradient_groups(
-    rule: str,
-    sizes_bytes: Sequence[int],
-) -> list[Group]:
+def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
     """Tensor numbers of each group, in the order in which backward completes them.
 
     Args:
@@ -43,10 +40,7 @@ def gradient_groups(
     return groups
 
 
-def _cubic_bounds(
-    sizes: Sequence[int],
-    factor: int,
-) -> list[int]:
+def _cubic_bounds(sizes: Sequence[int], factor: int) -> list[int]:
     """Fujitsu's rule: group k ends at tensor max(0, T - F (k+1)^3); 161, 3 -> 3, 21, 57, 80."""
     bounds: list[int] = []
     bound = len(sizes)
@@ -57,10 +51,7 @@ def _cubic_bounds(
     return bounds
 
 
-def _explicit_bounds(
-    tensors: int,
-    counts: Sequence[int],
-) -> list[int]:
+def _explicit_bounds(tensors: int, counts: Sequence[int]) -> list[int]:
     if sum(counts) != tensors:
         raise ValueError(
             f"sizes that add up to the network's {tensors} tensors expected, "
@@ -69,26 +60,17 @@ def _explicit_bounds(
     return [tensors - taken for taken in accumulate(counts)]
 
 
-def _equal_bounds(
-    sizes: Sequence[int],
-    groups: int,
-) -> list[int]:
+def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
     """Cut from the back as soon as a group holds its share of what is left."""
     return _bounds_by_share(sizes, range(groups, 1, -1))
 
 
-def _halving_bounds(
-    sizes: Sequence[int],
-    groups: int,
-) -> list[int]:
+def _halving_bounds(sizes: Sequence[int], groups: int) -> list[int]:
     """Each group takes half of what is left: small at the end, whose sum nothing hides."""
     return _bounds_by_share(sizes, [2] * (groups - 1))
 
 
-def _bounds_by_share(
-    sizes: Sequence[int],
-    shares: Iterable[int],
-) -> list[int]:
+def _bounds_by_share(sizes: Sequence[int], shares: Iterable[int]) -> list[int]:
     """Each group but the last takes one of so many parts of what is left."""
     bounds = []
     index = len(sizes)

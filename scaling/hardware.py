@@ -64,31 +64,17 @@ def as_measured(machine: Machine) -> Machine:
     return replace(machine, system=system, performance=about)
 
 
-def topology_of(
-    machine: Machine,
-    gpus: int,
-    *,
-    tree: bool = False,
-) -> Topology:
+def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     """The nodes that `gpus` ranks fill; `tree`: with NCCL's tree latency, which is its own."""
     about = machine.performance
     per_node = min(gpus, machine.system.ranks_per_node)
     alpha = about.tree_latency_s if tree else about.inter_latency_s
     beta = 1 / (about.nic_bytes_per_s * _NETWORK_EFFICIENCY)
     nic = Link(alpha, beta, GAMMA_S_PER_BYTE)
-    inside = Link(
-        about.intra_latency_s,
-        1 / about.intra_bytes_per_s,
-        GAMMA_S_PER_BYTE,
-    )
+    inside = Link(about.intra_latency_s, 1 / about.intra_bytes_per_s, GAMMA_S_PER_BYTE)
     node = Node(per_node, inside, about.nics, nic)
     nodes = -(-gpus // per_node)
-    return Topology(
-        node,
-        nodes,
-        about.rack_nodes,
-        about.oversubscription,
-    )
+    return Topology(node, nodes, about.rack_nodes, about.oversubscription)
 
 
 def uses_sheet(about: Performance, precision: str) -> bool:

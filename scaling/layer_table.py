@@ -80,12 +80,7 @@ def resnet(
     tensors = []
 
     def convolution(
-        name: str,
-        kernel: int,
-        c_in: int,
-        c_out: int,
-        px: int,
-        stride: int = 1,
+        name: str, kernel: int, c_in: int, c_out: int, px: int, stride: int = 1
     ) -> int:
         """Add the layer; return the height of its output."""
         weights = kernel**2 * c_in * c_out
@@ -198,10 +193,7 @@ def ready_shares() -> tuple[float, ...]:
 
 
 @lru_cache
-def wire_groups(
-    rule: str,
-    precision: str,
-) -> tuple[Group, ...]:
+def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
     """The groups of `rule` over all tensors, in launch order; fp32 batch norm of a half-precision
     model is set aside and goes last, as one group (Fujitsu's rule and the trainer's)."""
     tensors = resnet50()[1]
@@ -219,10 +211,7 @@ def wire_groups(
     return tuple(groups)
 
 
-def _group(
-    tensors: Collection[Tensor],
-    precision: str,
-) -> Group:
+def _group(tensors: Collection[Tensor], precision: str) -> Group:
     first = min(tensor.layer for tensor in tensors)
     layers = len(ready_shares())
     return Group(

@@ -95,11 +95,7 @@ class PredictedJob:
         """At first."""
         return self.segments[0].ranks * self.batch
 
-    def step(
-        self,
-        machine: Machine,
-        batch: int,
-    ) -> Step:
+    def step(self, machine: Machine, batch: int) -> Step:
         """One step with `batch` images each; ranks that idle take part in the sum."""
         return step_time(
             machine,
@@ -286,10 +282,7 @@ def job_of_system(
     return _checked(PredictedJob(name, system, gpus, segments, plan, **choices))
 
 
-def _one_batch(
-    gpus: int,
-    batch: int,
-) -> tuple[Segment, ...]:
+def _one_batch(gpus: int, batch: int) -> tuple[Segment, ...]:
     return (Segment(1, gpus, batch, steps_per_epoch(gpus, batch)),)
 
 
@@ -381,11 +374,7 @@ def check_network(run: Run, source: str) -> None:
         )
 
 
-def on_system(
-    run: Run,
-    system: System,
-    gpus: int | None = None,
-) -> Run:
+def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
     """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes. Its
     points are those of whole nodes, so `job_of_config` takes `system` beside it. Raises UserError:
     a number of GPUs that fills no whole nodes."""
@@ -410,10 +399,7 @@ def precision_of(run: Run, system: System) -> str:
     return "fp32"
 
 
-def predict(
-    job: PredictedJob,
-    machine: Machine | None = None,
-) -> Prediction:
+def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
     """Step time, time to train and their intervals, by `machine` in place of the system's own
     model. Raises UserError: a system without a model."""
     if machine is None:
@@ -509,12 +495,7 @@ def strong_curve(answer: Prediction) -> list[Prediction]:
     return points
 
 
-def step_sigma(
-    machine: Machine,
-    gpus: int,
-    batch: int,
-    total_s: float,
-) -> float:
+def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
     """The relative error of a step of `total_s`; it grows with the distance from the points. The
     constants' part follows from the weighing of data sheet and points (`hardware.py`); the rest was
     set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
@@ -537,11 +518,7 @@ def step_sigma(
     return math.hypot(SIGMA_MODEL, math.sqrt(variance), waiting, far)
 
 
-def _phases(
-    machine: Machine,
-    job: PredictedJob,
-    epochs: float,
-) -> tuple[Phase, ...]:
+def _phases(machine: Machine, job: PredictedJob, epochs: float) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
     phases = []

@@ -111,10 +111,7 @@ def step_time(
 
 
 def group_cost_s(
-    machine: Machine,
-    gpus: int,
-    n_bytes: float,
-    algorithms: Iterable[str],
+    machine: Machine, gpus: int, n_bytes: float, algorithms: Iterable[str]
 ) -> tuple[str, float]:
     """(algorithm, seconds) of one allreduce: the fastest of several."""
     costs_s = []
@@ -133,11 +130,7 @@ def group_cost_s(
     return min(costs_s, key=lambda cost: cost[1])
 
 
-def _counts(
-    machine: Machine,
-    gpus: int,
-    algorithm: str,
-) -> tuple[int, ...]:
+def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
     """Ranks whose allreduce may be that of `gpus`. Halving and doubling fold ranks beyond a power
     of two as MPICH does, which can cost more than the next power of two; Gloo's binary blocks do
     not (Thakur et al. 2005, section 4.4), so the next power of two is the most that it takes."""
@@ -148,12 +141,7 @@ def _counts(
     return gpus, (1 << nodes.bit_length()) * per_node
 
 
-def straggler_s(
-    machine: Machine,
-    ranks: int,
-    compute_s: float,
-    busy_s: float,
-) -> float:
+def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -> float:
     """How much longer the slowest of p ranks takes: ordinary jitter, and rare interruptions.
 
     Jitter is normal with sigma = jitter x compute: the expected maximum of p draws is about
@@ -170,11 +158,7 @@ def straggler_s(
     return about.jitter * compute_s * sigmas + waits
 
 
-def bn_doublings(
-    machine: Machine,
-    gpus: int,
-    batch: int,
-) -> float:
+def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     """How often the group of ranks that share batch-norm statistics is doubled: log2 of
     `bn_group_samples` over the batch, without its steps.
 
@@ -187,11 +171,7 @@ def bn_doublings(
     return math.log2(min(ranks, sharing))
 
 
-def _bn_sync_s(
-    machine: Machine,
-    gpus: int,
-    batch: int,
-) -> float:
+def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
     """One exchange per batch norm, forward and backward, where statistics are shared."""
     exchanges = BATCH_NORM_EXCHANGES * bn_doublings(machine, gpus, batch)
     return exchanges * machine.performance.bn_exchange_s

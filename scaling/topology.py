@@ -57,11 +57,7 @@ class Topology(NamedTuple):
         """A node's link when one of its ranks sends: that flow is striped over all NICs."""
         return self._across(flows=1.0, distance_nodes=1.0)
 
-    def ring(
-        self,
-        stride: int,
-        count: int,
-    ) -> Link:
+    def ring(self, stride: int, count: int) -> Link:
         """One step of rings over `count` ranks `stride` apart, all such rings at once.
 
         Of a node's R ranks min(stride, R) send to another node; they share its NICs. Chunks
@@ -91,11 +87,7 @@ class Topology(NamedTuple):
             return self.node.inside
         return self._across(ranks, distance / ranks)
 
-    def _across(
-        self,
-        flows: float,
-        distance_nodes: float,
-    ) -> Link:
+    def _across(self, flows: float, distance_nodes: float) -> Link:
         """`flows` a node over its NICs; of a rack's flows distance/rack_nodes go to the spine."""
         rate = self.node.nic.beta_s_per_byte * flows / self.node.nics
         if 0 < self.rack_nodes < self.nodes:

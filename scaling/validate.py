@@ -158,10 +158,7 @@ def validate() -> list[Row]:
     )
 
 
-def summarise(
-    rows: Sequence[Row],
-    kind: str,
-) -> Summary:
+def summarise(rows: Sequence[Row], kind: str) -> Summary:
     """Over the rows of a kind that are not calibrated."""
     of_kind = [row for row in rows if row.kind == kind]
     predicted = [row for row in of_kind if not row.calibrated]
@@ -218,9 +215,7 @@ def _table_runs() -> Iterator[Published]:
 
 
 def _job(
-    row: dict[str, str],
-    system: System,
-    algorithm: str | None = None,
+    row: dict[str, str], system: System, algorithm: str | None = None
 ) -> PredictedJob:
     batch = row["batch_per_accelerator"] or UNNAMED_BATCH
     return job_of_system(
@@ -262,10 +257,7 @@ def _sony_runs() -> Iterator[Published]:
         )
 
 
-def _rows(
-    run: Published,
-    answer: Prediction,
-) -> Iterator[Row]:
+def _rows(run: Published, answer: Prediction) -> Iterator[Row]:
     """What was published of one job against `answer`."""
     job = run.job
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
@@ -415,9 +407,7 @@ def _large_from_small() -> list[Row]:
 
 
 def _ask(
-    asked: Sequence[Published],
-    kept: Sequence[Published],
-    keep: Callable[[Point], bool],
+    asked: Sequence[Published], kept: Sequence[Published], keep: Callable[[Point], bool]
 ) -> list[Row]:
     """Rows of the runs `asked`, by the constants of those `kept` and the points to `keep`."""
     sheet = fit_sheet(kept)
@@ -429,10 +419,7 @@ def _ask(
     return rows
 
 
-def _with_points(
-    system: System,
-    keep: Callable[[Point], bool],
-) -> System:
+def _with_points(system: System, keep: Callable[[Point], bool]) -> System:
     """`system` with those points alone that `keep` keeps."""
     about = _about(system)
     compute = about.fp16
@@ -508,14 +495,7 @@ def _efficiencies() -> Iterator[Efficiency]:
             few_s = step_time(machine, few, batch).total_s
             predicted = few_s / step_time(machine, gpus, batch).total_s
             published = float(row["efficiency_pct"]) / 100
-            yield Efficiency(
-                row["table"],
-                few,
-                gpus,
-                batch,
-                published,
-                predicted,
-            )
+            yield Efficiency(row["table"], few, gpus, batch, published, predicted)
 
 
 def _unplaced() -> Iterator[Unplaced]:

@@ -28,10 +28,7 @@ def gradient_bytes(model: Model, data: Data, precision: str) -> int | None:
 
 
 def utilisation(
-    flops_per_s: float,
-    ranks: int,
-    system: System,
-    precision: str,
+    flops_per_s: float, ranks: int, system: System, precision: str
 ) -> float | None:
     """Model FLOPs utilisation (MFU): the share that `flops_per_s` of all ranks is of the peak of
     their devices. None: no data sheet gives the peak in this precision."""

@@ -171,11 +171,7 @@ class LoadedSweep:
     sweep: Sweep
     base: Loaded
 
-    def load_trial(
-        self,
-        values: Mapping[str, Any],
-        *more: str,
-    ) -> Loaded:
+    def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
         sweep = self.sweep
         given = dict(sweep.overrides)
@@ -220,10 +216,7 @@ def overrides(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def load_sweep(
-    path: Path,
-    machine: str | None = None,
-) -> LoadedSweep:
+def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     """Read a SWEEP.yaml and its config, and try what its parameters may draw.
 
     `config` is a path relative to the sweep's file or a preset's name, as `base` in a config. Paths
@@ -316,11 +309,7 @@ def _wrong_values(loaded: LoadedSweep) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _place(
-    tree: JsonObject,
-    key: str,
-    leaf: Leaf,
-) -> None:
+def _place(tree: JsonObject, key: str, leaf: Leaf) -> None:
     """Put a leaf into the sweep's tree; config keys stay dotted, however they were nested."""
     section, _, rest = key.partition(".")
     if section == "overrides" and rest:

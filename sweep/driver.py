@@ -62,10 +62,7 @@ def sweep_folder(loaded: LoadedSweep) -> Path:
 
 
 def run_sweep(
-    loaded: LoadedSweep,
-    track: Callable[[str], Advance],
-    say: Say,
-    again: str,
+    loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str
 ) -> Study:
     """Run a sweep to its last trial, or continue it; returns the study.
 
@@ -106,11 +103,7 @@ class Driver:
     """The loop over trials."""
 
     def __init__(
-        self,
-        loaded: LoadedSweep,
-        study: Study,
-        progress: Advance,
-        say: Say,
+        self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say
     ) -> None:
         self._loaded = loaded
         self._sweep = loaded.sweep
@@ -223,11 +216,7 @@ class Driver:
             self._settle(active.number, read_end(active.folder, code))
         return code is not None
 
-    def _settle(
-        self,
-        number: int,
-        result: Result,
-    ) -> None:
+    def _settle(self, number: int, result: Result) -> None:
         """Note how a trial ended that its driver did not stop."""
         if result.stopped and result.stopped.by:
             self._end(number, TrialState.FAIL, reason=result.why)

@@ -17,11 +17,7 @@ from .definition import LoadedSweep
 from .study import REASON, Study
 
 
-def write_results(
-    loaded: LoadedSweep,
-    study: Study,
-    folder: Path,
-) -> JsonObject:
+def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject:
     """Write trials.json and, where a trial is complete, best.yaml; all trials as plain JSON."""
     best = study.best()
     results = {
@@ -47,10 +43,7 @@ def write_results(
     return results
 
 
-def best_preset(
-    loaded: LoadedSweep,
-    best: FrozenTrial,
-) -> str:
+def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
     """The best trial as a preset of its own: every value resolved, the run's places as before.
 
     The seed is left out (the rules want a fresh one); a config that the closed division refuses
@@ -96,14 +89,7 @@ def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             trial["reason"],
         )
         rows.append(tuple(map(_cell, cells)))
-    header = (
-        "trial",
-        "state",
-        objective,
-        *keys,
-        "wall s",
-        "reason",
-    )
+    header = ("trial", "state", objective, *keys, "wall s", "reason")
     return header, rows
 
 

@@ -40,12 +40,7 @@ _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 class Study:
     """The trials of one sweep. Only the driver that holds the folder's lock may open it."""
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        folder: Path,
-        definition: JsonObject,
-    ) -> None:
+    def __init__(self, sweep: Sweep, folder: Path, definition: JsonObject) -> None:
         """Open or begin the journal in `folder`.
 
         Args:
@@ -114,12 +109,7 @@ class Study:
         asked = self.optuna.ask(fixed_distributions=self._distributions)
         return self.optuna.get_trials()[asked.number]
 
-    def report(
-        self,
-        number: int,
-        epoch: int,
-        accuracy: float,
-    ) -> bool:
+    def report(self, number: int, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
         value = accuracy if self._is_of_accuracy else 1 - accuracy
@@ -146,10 +136,7 @@ class Study:
         except ValueError:  # none is complete
             return None
 
-    def _trial(
-        self,
-        number: int,
-    ) -> optuna.Trial:
+    def _trial(self, number: int) -> optuna.Trial:
         trial = self.optuna.get_trials()[number]
         return optuna.Trial(self.optuna, trial._trial_id)
 
@@ -208,10 +195,7 @@ def _no_journal(journal: Path, found: str) -> UserError:
     )
 
 
-def _make_sampler(
-    sweep: Sweep,
-    number: int,
-) -> optuna.samplers.BaseSampler:
+def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     """The sampler of the trial that is the `number`th, counted from 0."""
     if sweep.sampler == "grid":  # one order for the whole sweep
         grid = {
@@ -224,17 +208,10 @@ def _make_sampler(
     return optuna.samplers.TPESampler(seed=seed, constant_liar=sweep.parallel > 1)
 
 
-def _seed_of(
-    sweep: Sweep,
-    stream: str,
-    *numbers: int,
-) -> int:
+def _seed_of(sweep: Sweep, stream: str, *numbers: int) -> int:
     return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK
 
 
-def training_seed(
-    sweep: Sweep,
-    number: int,
-) -> int:
+def training_seed(sweep: Sweep, number: int) -> int:
     """The root seed of a trial's own run."""
     return stream_seed(sweep.seed, "trial", number)

@@ -84,10 +84,7 @@ def evaluations(folder: Path) -> list[tuple[int, float]]:
     return evaluated
 
 
-def read_end(
-    folder: Path,
-    code: int,
-) -> Result:
+def read_end(folder: Path, code: int) -> Result:
     """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
     if code < 0:
         return Result(FAILED, programs.ended_by(code).removeprefix("was "))

@@ -31,11 +31,7 @@ def copy_to(target: Path) -> None:
     for name in tracked():
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(
-            ROOT / name,
-            copy,
-            follow_symlinks=False,
-        )
+        shutil.copy2(ROOT / name, copy, follow_symlinks=False)
 
 
 def requirements(python: str) -> dict[str, Requirement]:

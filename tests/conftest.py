@@ -39,22 +39,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # written anew.
 CHECKS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile(
-    "search",
-    deadline=None,
-    suppress_health_check=CHECKS,
-    max_examples=500,
+    "search", deadline=None, suppress_health_check=CHECKS, max_examples=500
 )
 settings.register_profile(
-    "same",
-    settings.get_profile("search"),
-    derandomize=True,
-    max_examples=50,
+    "same", settings.get_profile("search"), derandomize=True, max_examples=50
 )
-settings.register_profile(
-    "fast",
-    settings.get_profile("same"),
-    max_examples=10,
-)
+settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
 settings.load_profile("same")
 
 
@@ -82,10 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_ignore_collect(
-    collection_path: Path,
-    config: pytest.Config,
-) -> bool | None:
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With --fast, folders whose files all start processes are not even imported."""
     left_out = []
     if not config.getoption("--nightly"):
@@ -96,8 +83,7 @@ def pytest_ignore_collect(
 
 
 def pytest_collection_modifyitems(
-    config: pytest.Config,
-    items: list[pytest.Item],
+    config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Files with slow tests come first: of several processes that run files, the one with a long
     file at the end would be alone."""
@@ -148,10 +134,7 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def packed(
-    folder: Path,
-    samples: str,
-) -> Path:
+def packed(folder: Path, samples: str) -> Path:
     """A drawn set like that of `smoke`; `samples`: what differs, as YAML."""
     from rn50.config.load import load
     from rn50.data.prepare import prepare
@@ -185,10 +168,7 @@ def conserved_times(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         check_all_times(made.with_suffix(""), since_unix_s)
 
 
-def made_once(
-    folder: Path,
-    make: Callable[[Path], object],
-) -> Path:
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """`folder`, which the first process that asks for it makes. To be read, or copied."""
     made = folder.with_name(f"{folder.name}.made")
     lock = folder.with_name(f"{folder.name}.lock")
@@ -219,8 +199,7 @@ IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
 
 
 def in_this_process(
-    arguments: tuple[str, ...],
-    folder: Path = ROOT,
+    arguments: tuple[str, ...], folder: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """What `rn50 ARGUMENTS` prints in `folder`, and its exit code."""
     from rn50.cli import entry
@@ -248,25 +227,18 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def write_json(
-    path: Path,
-    content: object,
-) -> None:
+def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content))
 
 
-def metrics(
-    folder: Path,
-    *kinds: str,
-) -> list[dict[str, Any]]:
+def metrics(folder: Path, *kinds: str) -> list[dict[str, Any]]:
     """The records of some kinds that a run has left."""
     records = map(json.loads, (folder / "metrics.jsonl").open())
     return [record for record in records if record["kind"] in kinds]
 
 
 def logged(
-    folder: Path,
-    name: str = "result_0.txt",
+    folder: Path, name: str = "result_0.txt"
 ) -> list[tuple[str, object, dict[str, object]]]:
     """The events of a run's log, without stamps and the lines of our own code."""
     events = []
@@ -292,18 +264,12 @@ def logged_keys(folder: Path) -> list[str]:
     return [key for key, *_ in logged(folder)]
 
 
-def write_metrics(
-    folder: Path,
-    records: Iterable[object],
-) -> None:
+def write_metrics(folder: Path, records: Iterable[object]) -> None:
     lines = (json.dumps(record) + "\n" for record in records)
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
-def write_script(
-    path: Path,
-    text: str,
-) -> None:
+def write_script(path: Path, text: str) -> None:
     """A program of Bash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/bash\n{text}\n")
@@ -330,48 +296,27 @@ class Rn50:
     def __init__(self, results: Path) -> None:
         self.results = results
 
-    def start(
-        self,
-        *arguments: str,
-        **options: object,
-    ) -> Process:
+    def start(self, *arguments: str, **options: object) -> Process:
         program = Path(sys.executable).with_name("rn50")
         command = [str(program), *arguments]
-        pipes = {
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-        }
-        settings: dict[str, Any] = {
-            "cwd": ROOT,
-            "text": True,
-            **pipes,
-            **options,
-        }
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        settings: dict[str, Any] = {"cwd": ROOT, "text": True, **pipes, **options}
         return Process(command, **settings)
 
-    def __call__(
-        self,
-        *arguments: str,
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         if arguments and arguments[0] in IN_PROCESS and "-" not in arguments:
             return in_this_process(arguments)
         process = self.start(*arguments)
         texts = process.communicate(timeout=600)
         return subprocess.CompletedProcess(arguments, process.returncode, *texts)
 
-    def output(
-        self,
-        *arguments: str,
-    ) -> str:
+    def output(self, *arguments: str) -> str:
         """What a command prints that ends well."""
         done = self(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def error(
-        self,
-        *arguments: str,
-    ) -> str:
+    def error(self, *arguments: str) -> str:
         """The one line of a command that refuses to begin."""
         done = self(*arguments)
         assert done.returncode == 2, done.stdout + done.stderr
@@ -395,11 +340,7 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
         theirs = Path("/dev") / name
         mine = tmp_path / name
         try:
-            os.mknod(
-                mine,
-                0o666 | stat.S_IFCHR,
-                theirs.stat().st_rdev,
-            )
+            os.mknod(mine, 0o666 | stat.S_IFCHR, theirs.stat().st_rdev)
             mine.open("wb").close()
         except PermissionError:  # not root, or a file system without devices
             if os.geteuid() == 0:
@@ -412,8 +353,7 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def program(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, str], None]:
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -440,10 +380,7 @@ RUN = (
 
 
 @pytest.fixture(scope="session")
-def whole(
-    shared: Path,
-    small_data: Path,
-) -> Path:
+def whole(shared: Path, small_data: Path) -> Path:
     """The folder of a finished RUN that nobody interrupted, for all tests of the session; its bits
     do not depend on the launcher."""
     rn50 = Rn50(shared / "whole")
@@ -458,10 +395,7 @@ def whole(
 
 
 @pytest.fixture(scope="session")
-def smoke_run(
-    shared: Path,
-    smoke_data: Path,
-) -> Callable[[str], Path]:
+def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
     """`smoke_run(launcher)`: the folder of a finished run of `smoke seed=1`, for all tests of the
     session; `printed.txt` in it: its standard output."""
 
@@ -471,12 +405,7 @@ def smoke_run(
         def run(_: Path) -> None:
             words = ("launch", "smoke", "--launcher", launcher)
             places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-            out = rn50.output(
-                *words,
-                *places,
-                "seed=1",
-                "log.profile=5",
-            )
+            out = rn50.output(*words, *places, "seed=1", "log.profile=5")
             (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)

@@ -82,10 +82,7 @@ class Fault(NamedTuple):
         return f"{self.file}:{self.line}  {self.old}  ->  {self.new}"
 
 
-def faults_of(
-    text: str,
-    file: str = "",
-) -> list[Fault]:
+def faults_of(text: str, file: str = "") -> list[Fault]:
     """Every fault that may be put into a module."""
     content = text.encode()
     starts = [0]
@@ -151,12 +148,7 @@ def _replaced(node: ast.AST) -> Iterator[tuple[Code, Code]]:
             yield node, ast.Pass()
 
 
-def draw(
-    root: Path,
-    rooms: list[str],
-    count: int,
-    seed: int,
-) -> list[Fault]:
+def draw(root: Path, rooms: list[str], count: int, seed: int) -> list[Fault]:
     """`count` faults of the rooms' modules; the same for the same sources and seed."""
     faults = []
     for name in _files(root):
@@ -171,11 +163,7 @@ def _files(root: Path) -> list[str]:
     """What git tracks, or would."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(
-        command,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
+        command, cwd=root, capture_output=True, text=True, check=True
     )
     names = {*listed.stdout.split("\0")} - {""}
     return sorted(name for name in names if os.path.lexists(root / name))
@@ -190,10 +178,7 @@ class Copy:
         self._temporary.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
-    def with_fault(
-        self,
-        fault: Fault,
-    ) -> Iterator[None]:
+    def with_fault(self, fault: Fault) -> Iterator[None]:
         """The module returns with its time of change, so that its compiled code stays valid."""
         path = self.root / fault.file
         kept = path.with_suffix(".kept")
@@ -207,11 +192,7 @@ class Copy:
         finally:
             kept.replace(path)
 
-    def noticed_by(
-        self,
-        tests: list[str],
-        patience_s: float | None = None,
-    ) -> str:
+    def noticed_by(self, tests: list[str], patience_s: float | None = None) -> str:
         """The first test that fails, or how else the tests did not pass; empty: they did. Without
         `patience_s` the code is as it was, and what is compiled of it is kept."""
         environment = os.environ | {
@@ -259,21 +240,14 @@ class Copy:
         self._temporary.mkdir()
 
 
-def _tests(
-    root: Path,
-    room: str,
-    module: str = "",
-) -> list[str]:
+def _tests(root: Path, room: str, module: str = "") -> list[str]:
     """Those of the module come first: they fail soonest."""
     folders = [f"tests/{name}" for name in dict.fromkeys((room, "cli"))]
     named = f"tests/{room}/test_{module}.py"
     return [path for path in (named, *folders) if (root / path).exists()]
 
 
-def _without_a_fault(
-    copy: Copy,
-    rooms: set[str],
-) -> dict[str, float]:
+def _without_a_fault(copy: Copy, rooms: set[str]) -> dict[str, float]:
     """How long each room's fast tests take, which all pass."""
     took_s = {}
     for room in sorted(rooms):
@@ -287,10 +261,7 @@ def _without_a_fault(
 
 
 def run(
-    root: Path,
-    folder: Path,
-    faults: list[Fault],
-    tiers: dict[str, list[str]],
+    root: Path, folder: Path, faults: list[Fault], tiers: dict[str, list[str]]
 ) -> Counter[tuple[str, str]]:
     """Put the faults in, and print what becomes of each; counts (room, tier that noticed it)."""
     copy = Copy(folder)
@@ -302,11 +273,7 @@ def run(
     took_s = _without_a_fault(copy, {"cli"} | {fault.room for fault in faults})
 
     def noticed(fault: Fault) -> tuple[str, str]:
-        tests = _tests(
-            copy.root,
-            fault.room,
-            Path(fault.file).stem,
-        )
+        tests = _tests(copy.root, fault.room, Path(fault.file).stem)
         for tier, words in tiers.items():
             patience_s: float = LONGEST_S
             if words:
@@ -334,10 +301,7 @@ def _stop(number: int, _: object) -> NoReturn:
     raise KeyboardInterrupt(number)
 
 
-def table(
-    outcomes: Counter[tuple[str, str]],
-    tiers: list[str],
-) -> str:
+def table(outcomes: Counter[tuple[str, str]], tiers: list[str]) -> str:
     """By room how many were noticed, and by which tests."""
     columns = [*tiers, SURVIVED]
     lines = [f"{'room':12}{'drawn':>10}" + "".join(f"{name:>10}" for name in columns)]
@@ -351,10 +315,7 @@ def table(
     return "\n".join([*lines, _row("all", totals)])
 
 
-def _row(
-    room: str,
-    counts: list[int],
-) -> str:
+def _row(room: str, counts: list[int]) -> str:
     cells = (f"{count:10}" for count in (sum(counts), *counts))
     return f"{room:12}" + "".join(cells)
 
@@ -366,26 +327,11 @@ def main(root: Path = ROOT) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--rooms",
-        default=",".join(ROOMS),
-        help="such as launch,scaling",
+        "--rooms", default=",".join(ROOMS), help="such as launch,scaling"
     )
-    parser.add_argument(
-        "--n",
-        type=int,
-        default=40,
-        help="faults",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="without --fast as well",
-    )
+    parser.add_argument("--n", type=int, default=40, help="faults")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--all", action="store_true", help="without --fast as well")
     given = parser.parse_args()
     rooms = given.rooms.split(",")
     if unknown := set(rooms) - set(ROOMS):
@@ -399,12 +345,7 @@ def main(root: Path = ROOT) -> int:
     scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
     with scratch as folder, _orphans_become_children():
         try:
-            outcomes = run(
-                root,
-                Path(folder),
-                faults,
-                tiers,
-            )
+            outcomes = run(root, Path(folder), faults, tiers)
         except KeyboardInterrupt:
             return EXIT_STOPPED
     print(table(outcomes, list(tiers)))

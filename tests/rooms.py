@@ -154,11 +154,7 @@ def draw() -> str:
                 zorder=2,
             )
     svg = io.StringIO()
-    figure.savefig(
-        svg,
-        format="svg",
-        metadata={"Date": None, "Creator": None},
-    )
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     plt.close(figure)
     return svg.getvalue()
 

@@ -17,19 +17,12 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 every_page = pytest.mark.parametrize(
-    "page",
-    PAGES,
-    ids=lambda path: path.relative_to(ROOT).as_posix(),
+    "page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix()
 )
 SOURCES = {".py", ".sh", ".sub", ".c", ".cc", ".j2", ".md"}
 MADE = re.compile(r"job\.sh|\.\./(datasets|results)(/.*)?")
 # NVIDIA's entries
-THEIRS = {
-    "config_*.sh",
-    "config_DGXA100.sh",
-    "run.sub",
-    "run_with_docker.sh",
-}
+THEIRS = {"config_*.sh", "config_DGXA100.sh", "run.sub", "run_with_docker.sh"}
 # ImageNet's layout, not ours
 IMAGES = re.compile(r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$")
 TOKEN = re.compile(r"[\w.*<>/-]+")
@@ -44,17 +37,8 @@ TOP = {name.split("/")[0] for name in KNOWN if "/" in name}
 
 def code_of(page: str) -> list[str]:
     """What stands in backticks, fenced or not."""
-    fences = re.findall(
-        r"^```.*?\n(.*?)^```",
-        page,
-        re.S | re.M,
-    )
-    unfenced = re.sub(
-        r"^```.*?^```",
-        "",
-        page,
-        flags=re.S | re.M,
-    )
+    fences = re.findall(r"^```.*?\n(.*?)^```", page, re.S | re.M)
+    unfenced = re.sub(r"^```.*?^```", "", page, flags=re.S | re.M)
     inline = re.findall(r"`([^`\n]+)`", unfenced)
     return [*inline, *fences]
 

@@ -68,11 +68,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
             "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {",
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
         ),
-        (
-            "config/engines.py",
-            '    "gloo": {',
-            '        "dummy": {"DUMMY": "1"},\n',
-        ),
+        ("config/engines.py", '    "gloo": {', '        "dummy": {"DUMMY": "1"},\n'),
     ),
     "variant": (
         (
@@ -105,6 +101,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
             "        return tuple(names.split()) if names else ()",
             """
 
+@registered
 class Dummy(OpenMpi):
     name = "dummy"
     rank_variables = RankVariables("X_RANK", "X_SIZE", "X_LOCAL_RANK", "X_LOCAL_SIZE")
@@ -119,7 +116,6 @@ class Dummy(OpenMpi):
 PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 """,
         ),
-        ("launch/launchers.py", "    for launcher in (", "        Dummy(),\n"),
     ),
 }
 # Run in the copy: for each kind, what the harness makes of its dummy, as JSON.
@@ -195,8 +191,7 @@ def used(tree: Path) -> dict[str, bool]:
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = is_used\n"
     printed = output_of(
-        [sys.executable, "-c", f"{body}print(json.dumps(used))"],
-        cwd=tree,
+        [sys.executable, "-c", f"{body}print(json.dumps(used))"], cwd=tree
     )
     last = printed.splitlines()[-1]
     return dict(json.loads(last))
@@ -204,18 +199,13 @@ def used(tree: Path) -> dict[str, bool]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", USES)
-def test_a_dummy_works(
-    used: dict[str, bool],
-    kind: str,
-) -> None:
+def test_a_dummy_works(used: dict[str, bool], kind: str) -> None:
     assert used[kind]
 
 
 @pytest.mark.slow
 def test_two_ranks_of_the_launcher_train_the_network(
-    tree: Path,
-    small_data: Path,
-    tmp_path: Path,
+    tree: Path, small_data: Path, tmp_path: Path
 ) -> None:
     name, *overrides = RUN
     overrides += [f"model.{key}" for key in ("network=dummy", "depth=50", "width=64")]

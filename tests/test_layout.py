@@ -63,11 +63,7 @@ def modules(room: str) -> list[str]:
 
 
 def in_fresh_python(code: str) -> None:
-    subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        check=True,
-    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -229,16 +225,11 @@ def test_comments_docstrings_and_layout_cost_no_tokens() -> None:
 
 @pytest.mark.parametrize(
     ("files", "budget", "name"),
-    [
-        (FILES, PRODUCT_TOKENS, "PRODUCT_TOKENS"),
-        (TESTS, TEST_TOKENS, "TEST_TOKENS"),
-    ],
+    [(FILES, PRODUCT_TOKENS, "PRODUCT_TOKENS"), (TESTS, TEST_TOKENS, "TEST_TOKENS")],
     ids=["product", "tests"],
 )
 def test_product_and_tests_keep_their_budgets(
-    files: list[Path],
-    budget: int,
-    name: str,
+    files: list[Path], budget: int, name: str
 ) -> None:
     tokens = sum(tokens_of(path.read_text()) for path in files)
     assert tokens <= budget, (

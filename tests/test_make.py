@@ -58,22 +58,12 @@ def copy(root: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("target", "removed"),
-    [
-        ("clean", CACHES),
-        ("distclean", CACHES + ENVIRONMENTS),
-    ],
+    ("target", "removed"), [("clean", CACHES), ("distclean", CACHES + ENVIRONMENTS)]
 )
 def test_make_removes_no_data(
-    copy: Path,
-    target: str,
-    removed: tuple[str, ...],
+    copy: Path, target: str, removed: tuple[str, ...]
 ) -> None:
-    subprocess.run(
-        ["make", "-s", target],
-        cwd=copy,
-        check=True,
-    )
+    subprocess.run(["make", "-s", target], cwd=copy, check=True)
     assert not [name for name in removed if (copy / name).exists()]
     left = {*KEPT, *ENVIRONMENTS} - set(removed)
     assert not [name for name in left if not (copy / name).is_file()]
@@ -83,11 +73,7 @@ def test_make_removes_no_data(
 def test_help_lists_every_target(root: Path) -> None:
     makefile = (root / "Makefile").read_text()
     targets = re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.M)
-    done = finished(
-        ["make", "-s"],
-        cwd=root,
-        check=True,
-    )
+    done = finished(["make", "-s"], cwd=root, check=True)
     listed = [line.split()[0] for line in done.stdout.splitlines()]
     assert listed == targets
 

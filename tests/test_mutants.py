@@ -48,11 +48,7 @@ def tree(tmp_path: Path) -> Path:
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    subprocess.run(
-        ["git", "init", "-q"],
-        cwd=tmp_path / "tree",
-        check=True,
-    )
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path / "tree", check=True)
     return tmp_path / "tree"
 
 
@@ -83,11 +79,7 @@ def test_what_changes_nothing_survives_and_nothing_is_left(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["mutants", "--rooms", "bench", "--n", "9"],
-    )
+    monkeypatch.setattr(sys, "argv", ["mutants", "--rooms", "bench", "--n", "9"])
     assert mutants.main(tree) == 0
     *lines, _, table, whole, summary = capsys.readouterr().out.splitlines()
     outcomes = [line.split()[2:4] for line in lines]

@@ -100,11 +100,7 @@ EXTRAS = dict.fromkeys(TRAINS, "train") | {
 
 
 def test_every_command_with_the_wheel_alone(
-    environment: Path,
-    root: Path,
-    small_data: Path,
-    whole: Path,
-    tmp_path: Path,
+    environment: Path, root: Path, small_data: Path, whole: Path, tmp_path: Path
 ) -> None:
     """Each shows its help; one that trains names the extra that it needs, the others do their work,
     far from any checkout."""

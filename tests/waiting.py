@@ -20,28 +20,17 @@ def finished(
     command: Sequence[str | Path], **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """A command that has come to its end, with what it printed."""
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        **options,
-    )
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
-def output_of(
-    command: Sequence[str | Path],
-    **options: Any,
-) -> str:
+def output_of(command: Sequence[str | Path], **options: Any) -> str:
     """What a command prints that ends well."""
     done = finished(command, **options)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout
 
 
-def wait_until(
-    condition: Callable[[], T | None],
-    within_s: float = 120,
-) -> T:
+def wait_until(condition: Callable[[], T | None], within_s: float = 120) -> T:
     """The first true value of `condition`; the test fails where there is none in time."""
     until_s = time.monotonic() + within_s
     while not (value := condition()):
@@ -66,10 +55,7 @@ def leave_nothing(path: Path) -> None:
     wait_until(lambda: not mentioning(path), 10)
 
 
-def rank_process(
-    parent: int,
-    rank: int,
-) -> psutil.Process | None:
+def rank_process(parent: int, rank: int) -> psutil.Process | None:
     """The process of a rank below the launcher, once it is there."""
     for child in psutil.Process(parent).children(recursive=True):
         try:

@@ -43,12 +43,7 @@ _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 def main(arguments: list[str] | None = None) -> None:
     """Train one rank; on any error leave `failure_<rank>.json` and end the process at once."""
     options = parse(arguments)
-    run_rank(
-        options.config,
-        options.overrides,
-        options.out,
-        options.resume,
-    )
+    run_rank(options.config, options.overrides, options.out, options.resume)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -61,11 +56,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the run's files"
     )
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        help="checkpoint to go on from",
-    )
+    parser.add_argument("--resume", type=Path, help="checkpoint to go on from")
     return parser.parse_intermixed_args(arguments)
 
 
@@ -103,12 +94,7 @@ def run_rank(
         if rank.process.rank == 0:
             # Before the log is opened, which empties it.
             rank.held.enter_context(hold(out / RANK_LOCK, lost=rank.taken_over))
-        rank.context = context = RunContext(
-            loaded,
-            out,
-            rank.process,
-            resumed,
-        )
+        rank.context = context = RunContext(loaded, out, rank.process, resumed)
         threading.Thread(
             target=rank.stop_on_signal, args=(context,), daemon=True
         ).start()

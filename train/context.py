@@ -53,14 +53,10 @@ class RunContext:
         self.clock = Clock(last_stamp_unix_s(out) if first and resumed else 0.0)
         """Gives all stamps and times of the run's files."""
         self.log = MLPerfLog(
-            out / LOG if first else None,
-            self.clock,
-            resumed=resumed is not None,
+            out / LOG if first else None, self.clock, resumed=resumed is not None
         )
         self.metrics = Metrics(
-            out / METRICS if first else None,
-            self.clock,
-            resumed=resumed is not None,
+            out / METRICS if first else None, self.clock, resumed=resumed is not None
         )
         self.shows_progress = first
         """Whether this rank prints how training is coming on."""
@@ -69,11 +65,7 @@ class RunContext:
         self.identity = identity_of(loaded)
         """What this rank must have in common with all others."""
         self.timeline.add("read identity", begun_s, self.clock.unix_s)
-        self.connection = Connection(
-            self.run,
-            self.timeline,
-            over_mpi=process.over_mpi,
-        )
+        self.connection = Connection(self.run, self.timeline, over_mpi=process.over_mpi)
         self.stop = StopRequest()
         self.eval_batches = 0
         """Batches that evaluations have asked for."""

@@ -37,11 +37,7 @@ class Accuracy(NamedTuple):
 
 
 def sync_bn_statistics(
-    net: Any,
-    comm: Communicator,
-    *,
-    mode: str,
-    active_ranks: int,
+    net: Any, comm: Communicator, *, mode: str, active_ranks: int
 ) -> None:
     """Make the batch-norm statistics of all ranks one, in fp32.
 

@@ -66,10 +66,7 @@ class HeartbeatClient:
     """
 
     def __init__(
-        self,
-        address: str,
-        context: RunContext,
-        end: Callable[[str], Any],
+        self, address: str, context: RunContext, end: Callable[[str], Any]
     ) -> None:
         host, port, token = address.rsplit(":", 2)
         self._context = context
@@ -181,12 +178,7 @@ class HeartbeatClient:
         )
         return place
 
-    def _obey(
-        self,
-        word: str,
-        step: str = "",
-        by: str = "",
-    ) -> None:
+    def _obey(self, word: str, step: str = "", by: str = "") -> None:
         """A line of the launcher: `beat`, `hold`, or `stop STEP BY`."""
         stop = self._context.stop
         if word == "hold" and not self._context.is_started:

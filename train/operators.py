@@ -75,19 +75,11 @@ class Operators:
         score, a checkpoint) rests on work that succeeded. Raises UserError: some of it failed."""
         nd.waitall()
 
-    def zeros(
-        self,
-        shape: Any,
-        dtype: Any = np.float32,
-    ) -> NDArray:
+    def zeros(self, shape: Any, dtype: Any = np.float32) -> NDArray:
         """An array of zeros."""
         return nd.zeros(shape, self.ctx, dtype=dtype)
 
-    def initialize(
-        self,
-        net: Any,
-        initializer: mx.init.Initializer,
-    ) -> None:
+    def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
         """Fill the parameters of a network; those that are trained get arrays for gradients."""
         net.initialize(initializer, ctx=self.ctx)
 
@@ -99,55 +91,28 @@ class Operators:
         """Multiply a float32 array in place."""
         array *= factor
 
-    def narrow(
-        self,
-        wide: NDArray,
-        half: NDArray,
-        factor: float,
-    ) -> None:
+    def narrow(self, wide: NDArray, half: NDArray, factor: float) -> None:
         """half = factor wide, from float32 to float16; what `wide` holds after it is undefined."""
         wide *= factor  # in place: no array is made in a step
         nd.cast(wide, dtype="float16", out=half)
 
-    def widen(
-        self,
-        half: NDArray,
-        wide: NDArray,
-        factor: float,
-    ) -> None:
+    def widen(self, half: NDArray, wide: NDArray, factor: float) -> None:
         """wide = factor half, from float16 to float32."""
         nd.cast(half, dtype="float32", out=wide)
         wide *= factor
 
-    def add_square(
-        self,
-        array: NDArray,
-        other: NDArray,
-        sign: int,
-    ) -> None:
+    def add_square(self, array: NDArray, other: NDArray, sign: int) -> None:
         """array += sign other^2."""
         array += sign * other * other
 
-    def add_losses(
-        self,
-        losses: NDArray,
-        total: NDArray | None,
-    ) -> NDArray:
+    def add_losses(self, losses: NDArray, total: NDArray | None) -> NDArray:
         """The sum of a batch's losses and of `total`, as one number on the device."""
         loss_sum = losses.sum()
         return loss_sum if total is None else loss_sum + total
 
-    def join(
-        self,
-        number: NDArray,
-        more: Sequence[float],
-    ) -> NDArray:
+    def join(self, number: NDArray, more: Sequence[float]) -> NDArray:
         """One array of a number on the device and of numbers of the host."""
-        return nd.concat(
-            number.reshape(1),
-            nd.array(more, self.ctx),
-            dim=0,
-        )
+        return nd.concat(number.reshape(1), nd.array(more, self.ctx), dim=0)
 
     def add_hits(
         self, scores: NDArray, labels: NDArray, total: NDArray | None
@@ -177,12 +142,7 @@ class Operators:
 class Criterion(Protocol):
     """Losses of a batch, and backward from them times the loss scale."""
 
-    def forward(
-        self,
-        images: Any,
-        labels: Any,
-        scale: float,
-    ) -> NDArray:
+    def forward(self, images: Any, labels: Any, scale: float) -> NDArray:
         """Enqueue the forward pass; one loss an image, not scaled."""
         ...
 
@@ -217,10 +177,6 @@ class AutogradCriterion:
             return
         made_for = (scale, losses.shape)
         if made_for != self._made_for:
-            self._head = nd.full(
-                losses.shape,
-                scale,
-                losses.context,
-            )
+            self._head = nd.full(losses.shape, scale, losses.context)
             self._made_for = made_for
         losses.backward(self._head)

@@ -51,10 +51,7 @@ def train_and_evaluate(context: RunContext) -> None:
 
 
 def write_result(
-    trainer: Trainer,
-    *,
-    reached: bool,
-    stopped: Stopped | None = None,
+    trainer: Trainer, *, reached: bool, stopped: Stopped | None = None
 ) -> None:
     """The result, with what each rank needed; all ranks call it when the run's clock has stopped.
     What it does itself is not in the run's time."""
@@ -204,11 +201,7 @@ def log_point(trainer: Trainer, point: LogPoint) -> None:
         raise StopTraining(cause)
 
 
-def check_loss(
-    trainer: Trainer,
-    loss: float,
-    step: int,
-) -> None:
+def check_loss(trainer: Trainer, loss: float, step: int) -> None:
     """Raise AllRanksError for a loss over all ranks that is not finite, by whose it was first."""
     if math.isfinite(loss):
         trainer.loss_trail.clear()

@@ -83,11 +83,7 @@ class RunLog:
         self._say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def train(
-        self,
-        step: int,
-        loss: float,
-        now: Settings,
-        loss_scale: float | None,
+        self, step: int, loss: float, now: Settings, loss_scale: float | None
     ) -> None:
         """A log point: the mean loss over all ranks since the last one."""
         context = self._context
@@ -128,25 +124,12 @@ class RunLog:
         for quantity, values in norms.items():
             self._context.metrics.write(quantity, step=step, **values)
 
-    def step_times(
-        self,
-        step: int,
-        phases_ms: NDArray[np.float32],
-    ) -> None:
+    def step_times(self, step: int, phases_ms: NDArray[np.float32]) -> None:
         """Rank 0's steps since the last log point, as far as they are done: (steps, columns)."""
         if self._context.process.rank == 0 and len(phases_ms):
-            self._context.metrics.write(
-                "steps",
-                step=step,
-                **percentiles(phases_ms),
-            )
+            self._context.metrics.write("steps", step=step, **percentiles(phases_ms))
 
-    def evaluation(
-        self,
-        epoch: int,
-        accuracy: Accuracy,
-        start_s: float,
-    ) -> None:
+    def evaluation(self, epoch: int, accuracy: Accuracy, start_s: float) -> None:
         """An evaluation that began at `start_s` of the run's clock."""
         context = self._context
         now_s = context.elapsed_s

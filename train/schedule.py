@@ -22,10 +22,7 @@ class Settings(NamedTuple):
     global_batch_size: int
 
 
-def step_settings(
-    run: Run,
-    plan: Plan,
-) -> Callable[[int], Settings]:
+def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
     """Settings of every step of `run`; learning rate or momentum follow the batch if asked to."""
     lr_at = SHAPES[run.schedule.shape](run, plan)
     follow = run.batch.follow
@@ -44,11 +41,7 @@ def step_settings(
     return at
 
 
-def _falling(
-    run: Run,
-    plan: Plan,
-    shape: Curve,
-) -> LearningRate:
+def _falling(run: Run, plan: Plan, shape: Curve) -> LearningRate:
     """From the base learning rate to `schedule.end_lr`, over the images trained on since the start
     of the decay, in steps of the first batch: with one batch these are the steps themselves, to the
     last bit. Constant after `schedule.decay`."""
@@ -84,11 +77,7 @@ def _stepped(run: Run, plan: Plan) -> LearningRate:
     return lr
 
 
-def _after_warmup(
-    run: Run,
-    plan: Plan,
-    decay: LearningRate,
-) -> LearningRate:
+def _after_warmup(run: Run, plan: Plan, decay: LearningRate) -> LearningRate:
     """Linear warm-up over the images trained on (Goyal et al. 2.2), then `decay`."""
     start_lr = run.schedule.warmup_start_lr
     rise = run.optimizer.base_lr - start_lr
@@ -119,11 +108,7 @@ def cosine(done: float) -> float:
 
 SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
     "poly": _poly,
-    "cosine": lambda run, plan: _after_warmup(
-        run,
-        plan,
-        _falling(run, plan, cosine),
-    ),
+    "cosine": lambda run, plan: _after_warmup(run, plan, _falling(run, plan, cosine)),
     "step": lambda run, plan: _after_warmup(run, plan, _stepped(run, plan)),
     "sony_b": lambda _, plan: (
         lambda step: sony_b(plan.images_after(step) / plan.train_samples)

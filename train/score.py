@@ -44,18 +44,12 @@ def main(result: Path, *pairs: Path) -> None:
 
 
 def score(
-    runs: Sequence[Run],
-    checkpoints: Sequence[Checkpoint],
-    place: ProcessInfo,
+    runs: Sequence[Run], checkpoints: Sequence[Checkpoint], place: ProcessInfo
 ) -> list[dict[str, int]]:
     """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
     checkpoint, and for several one more by the mean of their softmax."""
     run = runs[0]
-    connection = Connection(
-        run,
-        Timeline(place.rank),
-        over_mpi=place.over_mpi,
-    )
+    connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
     connection.begin()
     from ..data.pipeline import build_eval_source
     from .communication.communicator import communicator, device_context
@@ -114,19 +108,13 @@ def _network(
     meta = checkpoint.meta
     if meta.statistics_rows > 1 and place.world_size == meta.ranks:
         sync_bn_statistics(
-            net,
-            comm,
-            mode=run.eval.bn_stats,
-            active_ranks=active_ranks(checkpoint),
+            net, comm, mode=run.eval.bn_stats, active_ranks=active_ranks(checkpoint)
         )
     copy_parameters(net, eval_net, comm.operators)
     return eval_net
 
 
-def _ensemble(
-    nets: Sequence[Any],
-    images: Any,
-) -> Any:
+def _ensemble(nets: Sequence[Any], images: Any) -> Any:
     """The sum of the networks' softmax, which ranks classes as their mean. On the CPU, as MXNet has
     no code for some GPUs."""
     from mxnet import cpu, nd

@@ -13,11 +13,7 @@ def draw_seed() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-def stream_seed(
-    root: int,
-    stream: str,
-    *key: int | str,
-) -> int:
+def stream_seed(root: int, stream: str, *key: int | str) -> int:
     """The 63-bit seed of a named stream: BLAKE2b of "rn50:root:stream:key...".
 
     Not `root + rank` or `hash()`: neighbouring roots would share streams (Fujitsu's published

@@ -62,11 +62,7 @@ _PLAIN = ctypes.c_int(0)
 @cache
 def _stamp_of_the_host() -> Stamp:
     library = ctypes.CDLL(str(kernels.build(kernels.STAMP_SOURCE)))
-    return Stamp(
-        ctypes.cast(library.rn50_stamp, ctypes.c_void_p),
-        _ON_CPU,
-        [],
-    )
+    return Stamp(ctypes.cast(library.rn50_stamp, ctypes.c_void_p), _ON_CPU, [])
 
 
 class StepTimes:
@@ -77,11 +73,7 @@ class StepTimes:
         stamp: what notes the time; None: the host's clock.
     """
 
-    def __init__(
-        self,
-        most_steps: int,
-        stamp: Stamp | None = None,
-    ) -> None:
+    def __init__(self, most_steps: int, stamp: Stamp | None = None) -> None:
         self._stamp = stamp or _stamp_of_the_host()
         # A row for each step that is under way, or over and not yet taken.
         rows = most_steps + 2 * RUN_AHEAD_STEPS + 1
@@ -112,11 +104,7 @@ class StepTimes:
         """The host has the batch."""
         self._row[_BATCH] = time.perf_counter()
 
-    def after(
-        self,
-        phase: str,
-        arrays: Sequence[nd.NDArray],
-    ) -> None:
+    def after(self, phase: str, arrays: Sequence[nd.NDArray]) -> None:
         """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it
         writes last."""
         self._enqueue_stamp(arrays, self._row[PHASES.index(phase) :])
@@ -131,9 +119,7 @@ class StepTimes:
         return self._moments[-1].item
 
     def _enqueue_stamp(
-        self,
-        arrays: Sequence[nd.NDArray],
-        cell: NDArray[np.float64],
+        self, arrays: Sequence[nd.NDArray], cell: NDArray[np.float64]
     ) -> None:
         """Note in a cell when the arrays are written."""
         stamp = self._stamp
@@ -190,19 +176,12 @@ class StepTimes:
         return row
 
 
-def phases_ms(
-    stamps: NDArray[np.float64],
-    begun_s: float,
-) -> NDArray[np.float32]:
+def phases_ms(stamps: NDArray[np.float64], begun_s: float) -> NDArray[np.float32]:
     """(steps, columns) in ms, from (steps, 6) stamps and the end of the update before them; NaN:
     the first step begins when its batch is asked for. What ends before the phase before it took 0.
     """
     before = np.append(begun_s, stamps[:, _UPDATE])[: len(stamps)]
-    before = np.where(
-        np.isnan(before),
-        stamps[:, _ASKED],
-        before,
-    )
+    before = np.where(np.isnan(before), stamps[:, _ASKED], before)
     ends = np.column_stack([before, stamps])
     phases = np.diff(np.maximum.accumulate(ends, axis=1), axis=1)
     lead = np.maximum(0.0, before - stamps[:, _BATCH])

@@ -111,10 +111,7 @@ def check_epoch_budget(trained: int, budget: int | None) -> None:
 
 
 def judge_loss(
-    loss: float,
-    step: int,
-    first_steps: Sequence[int],
-    names: Sequence[str],
+    loss: float, step: int, first_steps: Sequence[int], names: Sequence[str]
 ) -> AllRanksError:
     """What to raise at a log point for a loss that is not finite. By then no rank has good weights.
 
@@ -147,12 +144,7 @@ def judge_loss(
     )
 
 
-def check_learning(
-    correct: int,
-    total: int,
-    classes: int,
-    epoch: int,
-) -> None:
+def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
     """Raise AllRanksError for an accuracy that guessing would reach too.
 
     Guessing gets a binomial number right; four standard deviations above its mean it does so in

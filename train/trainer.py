@@ -217,10 +217,7 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
         **where,
     )
     evaluation = build_eval_source(
-        run.data,
-        batch_per_rank=run.eval.batch_per_rank,
-        ranks=plan.ranks,
-        **where,
+        run.data, batch_per_rank=run.eval.batch_per_rank, ranks=plan.ranks, **where
     )
     return Sources(train, evaluation)
 
@@ -238,11 +235,7 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         seed=stream_seeds(run.seed or 0)["weights"],
         operators=comm.operators,
     )
-    comm.plan_groups(
-        run.comm.groups,
-        trainable(net),
-        run.comm.gradient_dtype,
-    )
+    comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
     batches = [segment.global_batch_size for segment in context.plan.segments]
     scaler = LossScaler(
         run.model.loss_scale,
@@ -261,11 +254,7 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
     return Model(net, eval_net, criterion, updater)
 
 
-def warm_up(
-    context: RunContext,
-    operators: Operators,
-    model: Model,
-) -> bytes:
+def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
     """A step on zeros for every batch of the run and an evaluation batch: memory is taken, kernels
     are made. The digest of the weights that the run starts with.
 
@@ -311,10 +300,7 @@ def warn_of_graphs(operators: Operators, rank: int) -> None:
         warn(f"CUDA graphs: {graphs} captured; the others make their calls one by one")
 
 
-def warm_up_batches(
-    plan: Plan,
-    step: int,
-) -> list[int]:
+def warm_up_batches(plan: Plan, step: int) -> list[int]:
     """Images per rank of all segments that follow `step`, the largest first, which takes the memory
     of a plan; that of the next step comes last.
 
@@ -328,10 +314,7 @@ def warm_up_batches(
 
 
 def verify_replicas(
-    context: RunContext,
-    comm: Communicator,
-    model: Model,
-    digest: bytes,
+    context: RunContext, comm: Communicator, model: Model, digest: bytes
 ) -> None:
     """All ranks hold the same weights, drawn alike and compared, or rank 0's by broadcast, and are
     of one run (`identity.py`).
@@ -348,10 +331,7 @@ def verify_replicas(
     comm.operators.finish()
 
 
-def batches_of(
-    source: BatchSource,
-    ctx: mx.Context,
-) -> Callable[[], Batch]:
+def batches_of(source: BatchSource, ctx: mx.Context) -> Callable[[], Batch]:
     """Its batches where the network is; what a CPU has decoded is copied to a GPU."""
     if source.device_id is not None or ctx == mx.cpu():
         return source.next

@@ -41,12 +41,7 @@ def trial_losses(
     """
     # Units that begin as the identity: where each value of the images is off by 5e-4 the losses
     # change by 7e-5 of the first; with units that begin at random 1e-6 changes them by 0.08.
-    model = Model(
-        width=16,
-        zero_gamma=True,
-        dtype=dtype,
-        layout=layout,
-    )
+    model = Model(width=16, zero_gamma=True, dtype=dtype, layout=layout)
     if ctx.device_type == "cpu":
         kernels.load()
     operators = operators_for(model, ctx)
@@ -56,13 +51,7 @@ def trial_losses(
     buckets = lay_out_gradients(trainable(net), "single", operators)
     settings = Optimizer(variant="sgd", base_lr=LR)
     scaler = LossScaler(SCALE)
-    updater = updater_for(
-        operators,
-        trainable(net),
-        settings,
-        buckets,
-        scaler=scaler,
-    )
+    updater = updater_for(operators, trainable(net), settings, buckets, scaler=scaler)
     criterion = operators.criterion(net, loss, buckets)
     rng = np.random.default_rng(1)
     drawn = rng.normal(size=(BATCH, 3, PX, PX))

@@ -145,12 +145,7 @@ def init(run: LoggedRun) -> Violations:
         yield from _late(run, "init_stop", run.start, "init_stop first")
 
 
-def _late(
-    run: LoggedRun,
-    key: str,
-    end: Event,
-    expected: str,
-) -> Violations:
+def _late(run: LoggedRun, key: str, end: Event, expected: str) -> Violations:
     """The first record of a key after another record."""
     for event in run.all(key):
         if event.order > end.order:
@@ -271,11 +266,7 @@ _ONCE_CLOSED = ("global_batch_size", "opt_name", "gradient_accumulation_steps")
 
 def once_keys(run: LoggedRun) -> list[str]:
     """Keys that the checker wants exactly once in this run."""
-    keys = [
-        *benchmark.submission_keys(run.ruleset),
-        "init_stop",
-        *_CLOCK,
-    ]
+    keys = [*benchmark.submission_keys(run.ruleset), "init_stop", *_CLOCK]
     if run.ruleset == "0.6.0":
         return [*keys, *ONCE_060]
     keys += _SAMPLES
@@ -308,13 +299,7 @@ def one_clock(run: LoggedRun) -> Violations:
         elif spread_ms(events) <= SAME_MS:
             continue
         why = "an official score would use the first"
-        yield against(
-            subject,
-            actual,
-            expected,
-            why,
-            line=events[1].line,
-        )
+        yield against(subject, actual, expected, why, line=events[1].line)
 
 
 @rule("MLP202", "different-values", ERROR, f"{CHECKER}, EXACTLY_ONE")
@@ -327,13 +312,7 @@ def different_values(run: LoggedRun) -> Violations:
                 actual = f"{shown(first.value)} in line {first.line}"
                 actual += f" and {shown(event.value)} in line {event.line}"
                 why = "the ranks disagree, or two runs were mixed"
-                yield against(
-                    f"{key} is",
-                    actual,
-                    "one value",
-                    why,
-                    line=event.line,
-                )
+                yield against(f"{key} is", actual, "one value", why, line=event.line)
                 break
 
 
@@ -354,10 +333,4 @@ def copies(run: LoggedRun) -> Violations:
         f"logged {max(map(len, repeated))} x ({len(repeated)} keys; spread {spread} ms)"
     )
     copy = repeated[0][1]
-    yield against(
-        copy.key,
-        actual,
-        "one record of each",
-        line=copy.line,
-        advice=LOG_IT,
-    )
+    yield against(copy.key, actual, "one record of each", line=copy.line, advice=LOG_IT)

@@ -35,9 +35,7 @@ def records(run: LoggedRun) -> Violations:
     more = run.log.problem_count - len(run.log.problems)
     if more > 0:
         yield violation(
-            message=f"{more} more records cannot be read",
-            expected="0",
-            found=f"{more}",
+            message=f"{more} more records cannot be read", expected="0", found=f"{more}"
         )
 
 
@@ -110,13 +108,7 @@ _LETTERS = str.maketrans(
 """Cyrillic, Greek and Latin letters by the letter of a key that they look like."""
 _MOST_LETTERS = 100
 """Names that are read have up to 39."""
-_READ_METADATA = (
-    "epoch_num",
-    "first_epoch_num",
-    "epoch_count",
-    "status",
-    "tensor",
-)
+_READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tensor")
 
 
 @rule("MLP009", "look-alike-name", POLICY, "no reader finds what another name hides")

@@ -224,13 +224,7 @@ def pairs(run: LoggedRun) -> Violations:
         if target is not None and epochs and target.epoch not in epochs:
             subject = f"the evaluation at target (line {target.line})"
             actual = f"has no {key}"
-            yield against(
-                subject,
-                actual,
-                "its own",
-                line=target.line,
-                severity=POLICY,
-            )
+            yield against(subject, actual, "its own", line=target.line, severity=POLICY)
     for interval in ("block", "epoch", "eval"):
         starts = run.all(f"{interval}_start")
         stops = run.all(f"{interval}_stop")

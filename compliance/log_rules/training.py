@@ -33,12 +33,7 @@ _EPOCH_KEYS = (
     "epoch_start",
     "epoch_stop",
 )
-_INTERVAL_KEYS = (
-    "epoch_start",
-    "epoch_stop",
-    "eval_start",
-    "eval_stop",
-)
+_INTERVAL_KEYS = ("epoch_start", "epoch_stop", "eval_start", "eval_stop")
 _EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
 
 

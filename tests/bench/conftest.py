@@ -22,11 +22,7 @@ def measure(rn50: Rn50, tmp_path: Path) -> Measure:
         plot = tmp_path / "plot.svg"
         results = tmp_path / "results"
         options = ("--json", "--plot", str(plot), f"system.results={results}")
-        printed = rn50.output(
-            *shlex.split(command),
-            *overrides,
-            *options,
-        )
+        printed = rn50.output(*shlex.split(command), *overrides, *options)
         assert not any(results.glob("*"))
         return json.loads(printed), plot.read_text()
 

@@ -25,12 +25,7 @@ def plan(
         return load_for_launch("smoke", list(overrides), ranks)
 
     return plan_allreduces(
-        BenchJob(
-            lambda _: print,
-            launcher,
-            load,
-        ),
-        [Case(*case) for case in cases],
+        BenchJob(lambda _: print, launcher, load), [Case(*case) for case in cases]
     )
 
 
@@ -39,11 +34,7 @@ def plan(
 
 def test_a_torus_of_too_few_ranks_is_reported_and_the_rest_planned() -> None:
     torus = ("torus_2d", 2)
-    others = [
-        ("ring", 2),
-        ("ring", 4),
-        ("torus_2d", 4),
-    ]
+    others = [("ring", 2), ("ring", 4), ("torus_2d", 4)]
     cases, refused = plan("mpirun", torus, *others)
     assert list(cases) == others
     (reason,) = refused
@@ -73,11 +64,7 @@ def test_fewer_hosts_than_nodes_are_refused_before_anything_starts() -> None:
     loaded = load_for_launch(
         "smoke", ["system.nodes=2", "system.ranks_per_node=1"], None
     )
-    job = BenchJob(
-        lambda _: print,
-        "mpirun",
-        lambda **_: loaded,
-    )
+    job = BenchJob(lambda _: print, "mpirun", lambda **_: loaded)
     with refused("2 hosts expected"):
         load_ready(job)
     with refused("2 hosts expected"):
@@ -88,11 +75,7 @@ def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
     case = Case("ring", 4)
     seconds = {(case, 64_000): [0.001], (case, 4_000): [0.002]}
     rows = allreduce_rows(seconds)
-    small, large = Outcome(
-        figures={},
-        rows=rows,
-        columns=COLUMNS,
-    ).table
+    small, large = Outcome(figures={}, rows=rows, columns=COLUMNS).table
     assert " ".join(small) == "4 4000 ring 1 2.00 2.00 2.00 3.0"
     assert " ".join(large) == "4 64000 ring 1 1.00 1.00 1.00 96.0"
 
@@ -117,11 +100,7 @@ def test_the_hidden_part_of_communication() -> None:
         "communication": [150.0, 150.0, 150.0],
     }
     rows = overlap.overlap_rows({"single": kinds})
-    (line,) = Outcome(
-        figures={},
-        rows=rows,
-        columns=overlap.COLUMNS,
-    ).table
+    (line,) = Outcome(figures={}, rows=rows, columns=overlap.COLUMNS).table
     assert " ".join(line) == "single 360.0 300.0 150.0 60.0 0.60 0.53 0.67 3"
 
 
@@ -145,23 +124,14 @@ def test_contenders_alternate_and_the_first_round_warms_up() -> None:
 
 def test_jobs_in_turn_say_how_many_are_done() -> None:
     done: list[tuple[int, int]] = []
-    turns = in_turn(
-        "ab",
-        2,
-        lambda *progress: done.append(progress),
-    )
+    turns = in_turn("ab", 2, lambda *progress: done.append(progress))
     assert "".join(turns) == "baab"
     assert done == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_a_ratio_is_of_pairs_of_the_same_round() -> None:
     ratio = ratio_spread([2.0, 9.0], [1.0, 3.0])
-    assert ratio == {
-        "median": 2.5,
-        "min": 2.0,
-        "max": 3.0,
-        "n": 2,
-    }
+    assert ratio == {"median": 2.5, "min": 2.0, "max": 3.0, "n": 2}
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -34,12 +34,7 @@ class TcpLink(Link):
     ],
 )
 def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
-    network: tuple[str, str],
-    ranks: int,
-    link: Link,
-    within: int,
-    of: int,
-    mean: float,
+    network: tuple[str, str], ranks: int, link: Link, within: int, of: int, mean: float
 ) -> None:
     """Most within 15 %. Not: 4 KB whole buffers, and large pairwise exchanges at 8 ranks."""
     errors = []

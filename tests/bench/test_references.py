@@ -58,11 +58,7 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         return load_config("dgxa100_n128", overrides)
 
     def measure(
-        job: BenchJob,
-        body: Any,
-        curves: dict[str, list[Case]],
-        load: Any,
-        _: Any,
+        job: BenchJob, body: Any, curves: dict[str, list[Case]], load: Any, _: Any
     ) -> None:
         ((case,),) = curves.values()
         assert case.ranks == load(case).run.system.world_size == 1024
@@ -92,16 +88,10 @@ def test_a_slow_run_is_not_a_good_one() -> None:
 
 @pytest.mark.parametrize(
     ("preset", "images_per_s", "utilisation"),
-    [
-        ("dgxh100_8", 20_000.0, 24.5e9 * 20_000 / (8 * 989e12)),
-        ("quick", 300.0, None),
-    ],
+    [("dgxh100_8", 20_000.0, 24.5e9 * 20_000 / (8 * 989e12)), ("quick", 300.0, None)],
 )
 def test_a_result_says_the_share_of_a_peak_that_is_known(
-    tmp_path: Path,
-    preset: str,
-    images_per_s: float,
-    utilisation: float | None,
+    tmp_path: Path, preset: str, images_per_s: float, utilisation: float | None
 ) -> None:
     run = load_config(preset).run
     ranks = run.system.world_size
@@ -123,12 +113,7 @@ def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     bench = (*command.split(), *SHORT)
     missing = rn50.error(*bench, "--check", f"system.results={tmp_path}")
     assert "system.references: one of smoke expected" in missing
-    rn50.output(
-        *bench,
-        "--save",
-        str(path),
-        f"system.results={tmp_path}",
-    )
+    rn50.output(*bench, "--save", str(path), f"system.results={tmp_path}")
     rate = load_system(str(path)).references["smoke"].images_per_s
     text = path.read_text()
     path.write_text(text.replace(f"{rate:g}", f"{100 * rate:g}"))

@@ -19,11 +19,7 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
     """400 images an epoch, on a machine of two cores."""
     monkeypatch.setattr(curves, "machine", lambda: {"cores": 2})
     run = load("quick", ["data.train_samples=400", "system.cores_per_rank=1"]).run
-    rates = {
-        1: [10.0, 20.0],
-        2: [20.0, 30.0],
-        4: [16.0, 40.0],
-    }
+    rates = {1: [10.0, 20.0], 2: [20.0, 30.0], 4: [16.0, 40.0]}
     jobs = {}
     for ranks, values in rates.items():
         jobs[Case("resnet50", ranks, 8)] = values
@@ -36,15 +32,8 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
     _, more = curve_rows(jobs, run)
     assert more["efficiency"] == spread([16 / 20 / 2, 40 / 30 / 2])
     outcome = curves_outcome({"b": rows}, run)
-    assert [line[:2] for line in outcome.table] == [
-        ("b", "1"),
-        ("b", "2"),
-        ("b", "4"),
-    ]
-    assert list(outcome.ratios) == [
-        "b, 2 ranks: efficiency",
-        "b, 4 ranks: efficiency",
-    ]
+    assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4")]
+    assert list(outcome.ratios) == ["b, 2 ranks: efficiency", "b, 4 ranks: efficiency"]
     assert outcome.notes == ["4 ranks need 4 cores and share 2"]
     assert curves_outcome({"b": rows[:2]}, run).notes == []
 
@@ -73,9 +62,7 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    rn50: Rn50,
-    arguments: list[str],
-    expected: list[str],
+    rn50: Rn50, arguments: list[str], expected: list[str]
 ) -> None:
     line = rn50.error("bench", *arguments)
     assert all(word in line for word in expected), line

@@ -17,10 +17,7 @@ from typing import IO, Any
 from rn50.cli import entry, main
 
 
-def run(
-    words: list[str],
-    output: str,
-) -> dict[str, Any]:
+def run(words: list[str], output: str) -> dict[str, Any]:
     """`rn50 WORDS` whose standard output is a file, nothing, or a terminal of so many columns."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         leader = follower = -1

@@ -25,9 +25,7 @@ def checked(*arguments: object) -> Result:
 
 
 def log(
-    folder: Path,
-    edit: Edit = lambda run: None,
-    name: str = "result_0.txt",
+    folder: Path, edit: Edit = lambda run: None, name: str = "result_0.txt"
 ) -> Path:
     run = good_run()
     edit(run)
@@ -46,11 +44,7 @@ def log(
     ],
 )
 def test_verdict_and_exit_code(
-    tmp_path: Path,
-    edit: Edit,
-    arguments: list[str],
-    verdict: str,
-    code: int,
+    tmp_path: Path, edit: Edit, arguments: list[str], verdict: str, code: int
 ) -> None:
     path = log(tmp_path, edit)
     done = checked(path, *arguments)
@@ -102,10 +96,7 @@ def test_config_check() -> None:
     assert len(content["findings"]) == 10
 
 
-def test_an_interrupt_ends_the_check(
-    rn50: Rn50,
-    tmp_path: Path,
-) -> None:
+def test_an_interrupt_ends_the_check(rn50: Rn50, tmp_path: Path) -> None:
     """It was swallowed, and the check began again. The log is large: it is being read when Ctrl-C
     comes, which a terminal sends to the whole group."""
     path = log(tmp_path)

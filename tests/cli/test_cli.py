@@ -29,35 +29,22 @@ def bad(tmp_path: Path) -> Path:
             "launch {bad}/unknown.yaml",
             "unknown.yaml:3: batch.per_rnak: unknown key; did you mean per_rank?",
         ),
-        (
-            "data make {bad}/out --min-px 60",
-            "min_px: at most max_px (56) expected",
-        ),
+        ("data make {bad}/out --min-px 60", "min_px: at most max_px (56) expected"),
         ("bench allreduce --sizes 4q", "--sizes: "),
         ("bench startup --ranks 0", "--ranks: "),
-        (
-            f"evaluate {{bad}} name={300 * 'a'}",
-            "a whole checkpoint expected",
-        ),
-        (
-            "log show {bad}/unknown.yaml",
-            "an MLPerf log (:::MLLOG records) expected",
-        ),
+        (f"evaluate {{bad}} name={300 * 'a'}", "a whole checkpoint expected"),
+        ("log show {bad}/unknown.yaml", "an MLPerf log (:::MLLOG records) expected"),
     ],
 )
 def test_bad_input_is_one_clear_line(
-    rn50: Rn50,
-    bad: Path,
-    command: str,
-    expected: str,
+    rn50: Rn50, bad: Path, command: str, expected: str
 ) -> None:
     assert expected in rn50.error(*command.format(bad=bad).split())
     assert [path.name for path in bad.iterdir()] == ["unknown.yaml"]
 
 
 def test_a_misspelt_folder_of_images_gets_a_suggestion(
-    rn50: Rn50,
-    tmp_path: Path,
+    rn50: Rn50, tmp_path: Path
 ) -> None:
     (tmp_path / "imagenet").mkdir()
     path = tmp_path / "imagenett"
@@ -67,8 +54,7 @@ def test_a_misspelt_folder_of_images_gets_a_suggestion(
 
 
 def test_no_other_word_of_the_command_is_a_misspelt_folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("nolog", "launch"):
         (tmp_path / name).mkdir()
@@ -85,19 +71,13 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 
 
-def benched(
-    rn50: Rn50,
-    options: str,
-) -> dict[str, Any]:
+def benched(rn50: Rn50, options: str) -> dict[str, Any]:
     """What a benchmark measures on two real ranks."""
     return json.loads(rn50.output("bench", *options.split(), "--json"))
 
 
 @pytest.mark.slow
-def test_bench_loop_compares_on_real_ranks(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
     data = f"data.path={smoke_data}"
     measured = benched(rn50, f"loop smoke --rounds 3 --steps 10 {data}")
     ratio = measured["ratios"]["trainer / bare loop throughput"]
@@ -107,10 +87,7 @@ def test_bench_loop_compares_on_real_ranks(
 
 
 @pytest.mark.slow
-def test_bench_overlap_on_real_ranks(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
     options = f"--rounds 2 --steps 3 data.path={smoke_data}"
     groupings = "single;equal_bytes(3)"
     rows = benched(rn50, f"overlap smoke --groupings {groupings} {options}")["rows"]
@@ -124,11 +101,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 @pytest.mark.parametrize("locale", [{}, C_LOCALE])
 @pytest.mark.parametrize("name", [b"log\xff.txt", "log ü.txt".encode(), b"a\nb.txt"])
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
-    rn50: Rn50,
-    root: Path,
-    tmp_path: Path,
-    locale: dict[str, str],
-    name: bytes,
+    rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
 ) -> None:
     log = shutil.copy(
         root / "tests/golden/smoke_result_0.txt", tmp_path / os.fsdecode(name)

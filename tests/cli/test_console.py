@@ -14,8 +14,7 @@ from tests.waiting import read_terminal
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
@@ -32,8 +31,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
 
 
 def test_time_left_falls_steadily_between_two_pieces(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])

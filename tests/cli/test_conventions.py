@@ -56,18 +56,13 @@ def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
         (None, None),
     ],
 )
-def test_a_ruleset_as_people_write_it(
-    written: object,
-    name: str | None,
-) -> None:
+def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None:
     assert ruleset_name(written) == name
 
 
 @pytest.mark.in_process
 def test_an_unknown_ruleset_is_refused_with_the_list(
-    rn50: Rn50,
-    root: Path,
-    tmp_path: Path,
+    rn50: Rn50, root: Path, tmp_path: Path
 ) -> None:
     with refused(r"ruleset: expected 0\.6\.0, .* found 5\.0"):
         load("smoke", ["ruleset=5.0"])
@@ -108,8 +103,5 @@ def completed(*words: str) -> set[str]:
         ("launch quick optimizer.base", {"optimizer.base_lr="}),
     ],
 )
-def test_completion_in_bash(
-    words: str,
-    offered: set[str],
-) -> None:
+def test_completion_in_bash(words: str, offered: set[str]) -> None:
     assert completed("rn50", *words.split(" ")) == offered

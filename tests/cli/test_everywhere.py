@@ -107,11 +107,7 @@ def leaves(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
     if not hasattr(command, "list_commands"):
         yield " ".join(names), command
         return
-    context = command.make_context(
-        "rn50",
-        ["-"],
-        resilient_parsing=True,
-    )
+    context = command.make_context("rn50", ["-"], resilient_parsing=True)
     for name in command.list_commands(context):
         yield from leaves(command.get_command(context, name), *names, name)
 
@@ -165,12 +161,7 @@ def words_of(text: str) -> Counter[str]:
     return Counter(text.replace("|", " | ").split())
 
 
-def make_work(
-    folder: Path,
-    root: Path,
-    images: Path,
-    run: Path,
-) -> Path:
+def make_work(folder: Path, root: Path, images: Path, run: Path) -> Path:
     """A folder with logs, a run and an image set."""
     shutil.copy(root / "tests/golden/smoke_result_0.txt", folder / "result_0.txt")
     write_log(folder / "mlperf.txt", batch=128, step_s=0.02)
@@ -181,10 +172,7 @@ def make_work(
 
 @pytest.fixture(scope="module")
 def work(
-    root: Path,
-    small_data: Path,
-    whole: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    root: Path, small_data: Path, whole: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     return make_work(tmp_path_factory.mktemp("work"), root, small_data, whole)
 
@@ -224,9 +212,7 @@ def run_each(
         if value is not None:
             environment[name] = value
     done = finished(
-        [*case.prefix, python, str(DRIVER), str(task)],
-        cwd=folder,
-        env=environment,
+        [*case.prefix, python, str(DRIVER), str(task)], cwd=folder, env=environment
     )
     assert done.returncode == 0, done.stderr
     text = task.with_suffix(".done").read_text().replace(str(aside), "aside")
@@ -238,8 +224,7 @@ def run_each(
 
 @pytest.fixture(scope="module")
 def piped(
-    work: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    work: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[str, ...], Printed]:
     """What all commands print on a pipe, where all is well."""
     aside = tmp_path_factory.mktemp("piped")
@@ -294,9 +279,7 @@ def test_a_command_says_all_it_has_to_say(
 
 @pytest.mark.slow
 def test_json_is_json_everywhere(
-    work: Path,
-    piped: dict[tuple[str, ...], Printed],
-    tmp_path: Path,
+    work: Path, piped: dict[tuple[str, ...], Printed], tmp_path: Path
 ) -> None:
     commands = []
     for result in piped.values():

@@ -38,11 +38,7 @@ def leaf(words: list[str]) -> Any:
     command: Any = typer.main.get_command(app)
     context: Any = None
     while hasattr(command, "get_command"):
-        context = command.make_context(
-            "rn50",
-            words[:1],
-            parent=context,
-        )
+        context = command.make_context("rn50", words[:1], parent=context)
         named = command.get_command(context, words[0])
         command = named or command.get_command(context, "run")  # rn50 predict
         if named:

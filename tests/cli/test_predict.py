@@ -28,11 +28,7 @@ def write_log(
     lines = []
     clock_ms = 1_700_000_000_000
 
-    def put(
-        key: str,
-        value: object = None,
-        **metadata: object,
-    ) -> None:
+    def put(key: str, value: object = None, **metadata: object) -> None:
         record = {"time_ms": clock_ms, "event_type": "POINT_IN_TIME", "key": key}
         record |= {"value": value, "metadata": metadata}
         lines.append(f":::MLLOG {json.dumps(record)}\n")
@@ -58,10 +54,7 @@ def write_log(
     return file
 
 
-def answer(
-    rn50: Rn50,
-    words: str,
-) -> dict[str, Any]:
+def answer(rn50: Rn50, words: str) -> dict[str, Any]:
     out = rn50.output("predict", *words.split(), "--json")
     return json.loads(out)
 
@@ -107,10 +100,7 @@ def test_choices_change_the_answer(rn50: Rn50) -> None:
 
 
 @pytest.mark.slow
-def test_one_plot_has_all_panels(
-    rn50: Rn50,
-    tmp_path: Path,
-) -> None:
+def test_one_plot_has_all_panels(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "all.svg"
     done = rn50("predict", "dgxh100_8", "--plot", str(plot))
     assert done.stdout.splitlines()[-1] == f"{plot}: drawn"
@@ -152,10 +142,7 @@ CALIBRATE = ("predict", "calibrate", "--system", "dgxa100")
 
 
 def write_run(
-    folder: Path,
-    *overrides: str,
-    preset: str = "dgxa100_8",
-    step_s: float = 0.02,
+    folder: Path, *overrides: str, preset: str = "dgxa100_8", step_s: float = 0.02
 ) -> str:
     """A run's folder: its resolved config and a log of its batch."""
     folder.mkdir()
@@ -181,11 +168,7 @@ def write_run(
     ],
 )
 def test_calibration_refuses_what_is_no_resnet_50_at_224_px(
-    rn50: Rn50,
-    tmp_path: Path,
-    preset: str,
-    overrides: list[str],
-    expected: str,
+    rn50: Rn50, tmp_path: Path, preset: str, overrides: list[str], expected: str
 ) -> None:
     run = write_run(tmp_path / "run", *overrides, preset=preset)
     for argument in (run, f"{run}/result_0.txt:8"):
@@ -239,20 +222,14 @@ def test_runs_of_a_machine_of_their_own_need_no_system(
     ],
 )
 def test_bad_input_is_one_clear_line(
-    rn50: Rn50,
-    tmp_path: Path,
-    words: str,
-    expected: str,
+    rn50: Rn50, tmp_path: Path, words: str, expected: str
 ) -> None:
     write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
     arguments = [word.replace("FOLDER", str(tmp_path)) for word in words.split()]
     assert expected in rn50.error("predict", *arguments)
 
 
-def test_points_that_the_model_misses_are_warned_of(
-    rn50: Rn50,
-    tmp_path: Path,
-) -> None:
+def test_points_that_the_model_misses_are_warned_of(rn50: Rn50, tmp_path: Path) -> None:
     """In `--json` and on stderr; the points of DGX H100 are met."""
     file = tmp_path / "mine.yaml"
     point = "{gpus: 8, batch: 256, step_s: 0.2, source: mine}"

@@ -25,26 +25,15 @@ CELLS = st.sampled_from(
     ]
 )
 TITLES = st.sampled_from(["", "run in results", "images/s", "time to train, s"])
-COLUMNS = st.tuples(
-    TITLES,
-    st.tuples(CELLS, CELLS),
-    st.booleans(),
-    st.booleans(),
-)
+COLUMNS = st.tuples(TITLES, st.tuples(CELLS, CELLS), st.booleans(), st.booleans())
 
 
 def words_of(lines: Sequence[str]) -> Counter[str]:
     return Counter(" ".join(lines).split())
 
 
-@given(
-    st.lists(COLUMNS, min_size=2, max_size=9),
-    st.sampled_from([20, 40, 80, 120]),
-)
-def test_every_cell_is_whole_at_any_width(
-    columns: list[Any],
-    cells: int,
-) -> None:
+@given(st.lists(COLUMNS, min_size=2, max_size=9), st.sampled_from([20, 40, 80, 120]))
+def test_every_cell_is_whole_at_any_width(columns: list[Any], cells: int) -> None:
     header, contents, folds, ends_right = zip(*columns, strict=True)
     rows = list(zip(*contents, strict=True))
     free = {number for number, is_so in enumerate(folds) if is_so}

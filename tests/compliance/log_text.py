@@ -60,13 +60,7 @@ OLD = {
 class Record:
     """One record, mutable."""
 
-    def __init__(
-        self,
-        key: str,
-        value: Any,
-        time_ms: float,
-        **metadata: Any,
-    ) -> None:
+    def __init__(self, key: str, value: Any, time_ms: float, **metadata: Any) -> None:
         self.key = key
         self.value = value
         self.time_ms = time_ms
@@ -102,12 +96,7 @@ def good_run(
     now = float(START_MS[ruleset])
     run: Run = []
 
-    def add(
-        key: str,
-        value: Any = None,
-        after_ms: float = 1,
-        **metadata: Any,
-    ) -> None:
+    def add(key: str, value: Any = None, after_ms: float = 1, **metadata: Any) -> None:
         nonlocal now
         now += after_ms
         run.append(Record(key, value, now, **metadata))
@@ -142,12 +131,7 @@ def good_run(
         add("eval_samples", 50_000)
     first = 1
     for last in range(3, 36, 4):
-        add(
-            "block_start",
-            None,
-            first_epoch_num=first,
-            epoch_count=last - first + 1,
-        )
+        add("block_start", None, first_epoch_num=first, epoch_count=last - first + 1)
         for epoch in range(first, last + 1):
             add("epoch_start", None, epoch_num=epoch)
             add("epoch_stop", None, 1_000, epoch_num=epoch)
@@ -268,12 +252,7 @@ def official(path: Path, ruleset: str) -> str:
     """The verdict of the official checker, in this process, for speed."""
     logging.disable(logging.CRITICAL)  # it warns of every rule that a log breaks
     mlp_compliance.enqueued_configs.clear()  # what a crash before has left
-    checker = mlp_compliance.make_checker(
-        "training",
-        ruleset,
-        True,
-        False,
-    )
+    checker = mlp_compliance.make_checker("training", ruleset, True, False)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             valid, *_ = mlp_compliance.main(

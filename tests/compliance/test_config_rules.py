@@ -99,19 +99,10 @@ BROKEN = [
 IN_EVERY_DIVISION = ("image-set-counts", "unusual-learning-rate")
 
 
-@pytest.mark.parametrize(
-    "case",
-    BROKEN,
-    ids=lambda case: case[0],
-)
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case[0])
 def test_what_breaks_a_rule_is_found(tmp_path: Path, case: tuple[str, ...]) -> None:
     rule, severity, *overrides = case
-    write_manifest(
-        tmp_path,
-        classes=3,
-        train=5000,
-        evaluation=500,
-    )
+    write_manifest(tmp_path, classes=3, train=5000, evaluation=500)
     overrides = [override.replace("{set}", str(tmp_path)) for override in overrides]
     checked = check("dgxa100_8", *overrides)
     assert severities(checked, rule) == {severity}
@@ -140,11 +131,7 @@ def test_each_flag_of_a_variant_is_judged(
     reference = replace(VARIANTS["reference"], epsilon=0.0)
     monkeypatch.setitem(VARIANTS, "you", reference)
     assert check("dgxa100_8", "optimizer.variant=you").verdict == "PASS"
-    monkeypatch.setitem(
-        VARIANTS,
-        "you",
-        replace(reference, **changes),
-    )
+    monkeypatch.setitem(VARIANTS, "you", replace(reference, **changes))
     checked = check("dgxa100_8", "optimizer.variant=you")
     assert [finding.name for finding in checked.findings] == ["lars-as-reference"]
 
@@ -203,14 +190,7 @@ def test_the_closed_division_is_the_closed_division_on_any_set() -> None:
     checked = check("quick", *missed)
     assert (checked.verdict, checked.findings[0].name) == ("FAIL", "target-not-reached")
     assert "division=open takes any target" in checked.cause
-    assert (
-        check(
-            "quick",
-            *missed,
-            "division=open",
-        ).verdict
-        == "PASS"
-    )
+    assert check("quick", *missed, "division=open").verdict == "PASS"
 
 
 # --- learning rate and batch ---------------------------------------------------------------------
@@ -234,22 +214,12 @@ def test_the_readmes_first_trap() -> None:
     ("overrides", "low", "high"),
     [
         (["batch.per_rank=408"], 4.97, 11.4),
-        (
-            ["batch.per_rank=408", "optimizer.eta=0.002"],
-            2.49,
-            5.71,
-        ),
-        (
-            ["batch.per_rank=1024", "optimizer.variant=sgd"],
-            3.2,
-            15.1,
-        ),
+        (["batch.per_rank=408", "optimizer.eta=0.002"], 2.49, 5.71),
+        (["batch.per_rank=1024", "optimizer.variant=sgd"], 3.2, 15.1),
     ],
 )
 def test_the_range_follows_optimizer_batch_and_eta(
-    overrides: list[str],
-    low: float,
-    high: float,
+    overrides: list[str], low: float, high: float
 ) -> None:
     run = load("dgxa100_8", overrides).run
     bounds = published_lr(run, 8 * run.batch.per_rank)

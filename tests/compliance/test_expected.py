@@ -61,11 +61,7 @@ def notes(row: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "row",
-    REAL,
-    ids=lambda row: row[0],
-)
+@pytest.mark.parametrize("row", REAL, ids=lambda row: row[0])
 def test_real_logs(row: list[str]) -> None:
     name, ruleset, official, _, of_round = row[:5]
     check = check_log(LOGS / name)
@@ -79,10 +75,7 @@ def test_real_logs(row: list[str]) -> None:
     if check.run is None:
         return
     codes = {finding.id for finding in check.findings}
-    for rule in filter(
-        None,
-        said.get("beyond_checker", "").split("; "),
-    ):
+    for rule in filter(None, said.get("beyond_checker", "").split("; ")):
         code, *_ = rule.split()
         assert code == "R20" or CODES[code] & codes, code
     if of_round not in ("-", official):
@@ -90,11 +83,7 @@ def test_real_logs(row: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "row",
-    MUTANTS,
-    ids=lambda row: row[0],
-)
+@pytest.mark.parametrize("row", MUTANTS, ids=lambda row: row[0])
 def test_mutants(row: list[str]) -> None:
     name, ruleset, official, ours = row[:4]
     check = check_log(LOGS / name)
@@ -107,11 +96,7 @@ def test_mutants(row: list[str]) -> None:
         assert names & {"copied-records", "joined-records"}
 
 
-@pytest.mark.parametrize(
-    "row",
-    FOLDERS,
-    ids=lambda row: row[1],
-)
+@pytest.mark.parametrize("row", FOLDERS, ids=lambda row: row[1])
 def test_folders(row: list[str]) -> None:
     expected = dict(part.split("=", 1) for part in row[3:])
     folder = LOGS / row[1]

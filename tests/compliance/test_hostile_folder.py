@@ -48,14 +48,7 @@ def secret(tmp_path: Path) -> Path:
     """Valid in each of the formats, so that nothing but the place refuses it."""
     path = tmp_path / "home" / "secret"
     path.parent.mkdir()
-    write_json(
-        path,
-        {
-            "name": SECRET,
-            "packages": {"x": SECRET},
-            "kind": "train",
-        },
-    )
+    write_json(path, {"name": SECRET, "packages": {"x": SECRET}, "kind": "train"})
     return path
 
 
@@ -94,11 +87,7 @@ def deep(path: Path, secret: Path) -> None:
 PLANTS = (link, fifo, zeros, sparse, deep)
 
 
-def plant_all(
-    folder: Path,
-    secret: Path,
-    plant: Plant,
-) -> None:
+def plant_all(folder: Path, secret: Path, plant: Plant) -> None:
     """Put one in the place of each side file."""
     for name in SIDE_FILES:
         (folder / name).unlink(missing_ok=True)
@@ -122,17 +111,10 @@ def test_no_side_file_gets_more_than_a_note(
     assert SECRET not in " ".join(read_folder.notes)
 
 
-@pytest.mark.parametrize(
-    "command",
-    COMMANDS,
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("plant", [link, fifo, deep])
 def test_each_command_ends_and_tells_nothing(
-    folder: Path,
-    secret: Path,
-    command: Command,
-    plant: Plant,
+    folder: Path, secret: Path, command: Command, plant: Plant
 ) -> None:
     plant_all(folder, secret, plant)
     done = rn50(command, folder)
@@ -196,13 +178,7 @@ def test_links_to_runs_elsewhere_are_not_followed(folder: Path, tmp_path: Path) 
 
 def lines(count: int) -> str:
     records = [{"kind": "train", "step": n, "loss": 1.5} for n in range(count)]
-    records.append(
-        {
-            "kind": "eval",
-            "epoch": 1,
-            "accuracy": 0.5,
-        }
-    )
+    records.append({"kind": "eval", "epoch": 1, "accuracy": 0.5})
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
@@ -214,13 +190,7 @@ def test_a_short_series_is_whole(tmp_path: Path) -> None:
 
 def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
     """Reports draw them, and texts or lists could be of any size."""
-    record = {
-        "kind": "train",
-        "loss": 1.5,
-        "text": "x",
-        "list": [1],
-        "huge": 10**40,
-    }
+    record = {"kind": "train", "loss": 1.5, "text": "x", "list": [1], "huge": 10**40}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     (read,) = read_metrics(tmp_path / "metrics.jsonl")
     assert read == {"kind": "train", "loss": 1.5}
@@ -237,9 +207,7 @@ def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
     ids=["records", "empty", "torn", "names"],
 )
 def test_metrics_that_no_run_writes_are_a_note(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    text: str,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     """64 MB of short records would take 1.5 GB, and as many lines that are none minutes."""
     monkeypatch.setattr(metrics_read, "MOST_RECORDS", 200)
@@ -259,11 +227,7 @@ def test_a_line_that_no_run_writes_is_torn(tmp_path: Path) -> None:
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
 
 
-@pytest.mark.parametrize(
-    "command",
-    COMMANDS,
-    ids=" ".join,
-)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_too_many_logs_are_refused_before_any_is_read(
     tmp_path: Path, command: Command
 ) -> None:
@@ -276,15 +240,7 @@ def test_too_many_logs_are_refused_before_any_is_read(
 
 def test_a_page_stays_small(folder: Path) -> None:
     """100,000 kinds of spans made a page of 21 MB."""
-    spans = [
-        {
-            "ph": "X",
-            "ts": n,
-            "dur": 1,
-            "name": f"n{n} x",
-        }
-        for n in range(5000)
-    ]
+    spans = [{"ph": "X", "ts": n, "dur": 1, "name": f"n{n} x"} for n in range(5000)]
     write_json(folder / "timeline.json", {"traceEvents": spans})
     page = write_report(folder).read_text()
     assert len(page) < 500_000
@@ -295,10 +251,7 @@ def test_a_system_description_is_a_file_of_the_package(
     tmp_path: Path, secret: Path, plant: Plant
 ) -> None:
     """One that is none is as one that is missing; what a link leads to is not held to the log."""
-    write_json(
-        secret,
-        {"division": SECRET, "number_of_nodes": SECRET},
-    )
+    write_json(secret, {"division": SECRET, "number_of_nodes": SECRET})
     logs = tmp_path / "org/results/machine/resnet"
     logs.mkdir(parents=True)
     (tmp_path / "org/systems").mkdir()

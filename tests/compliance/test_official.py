@@ -21,36 +21,18 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def written(
-    folder: Path,
-    config: str,
-    *overrides: str,
-    accuracy: float = 0.8,
-) -> Path:
+def written(folder: Path, config: str, *overrides: str, accuracy: float = 0.8) -> Path:
     """A log as a run writes it."""
     run = load(config, ["seed=1", *overrides]).run
     path = folder / "log.txt"
-    net = build_network(
-        run.model,
-        run.data.classes,
-        crop_px=run.data.crop_px,
-    )
-    full_log(
-        path,
-        run,
-        reached=accuracy,
-        weights=[p.name for p in trainable(net)],
-    )
+    net = build_network(run.model, run.data.classes, crop_px=run.data.crop_px)
+    full_log(path, run, reached=accuracy, weights=[p.name for p in trainable(net)])
     return path
 
 
 @pytest.mark.parametrize("config", ["quick", "dgx1_8"])  # one with SGD, one with LARS
 @pytest.mark.parametrize("ruleset", RULESETS)
-def test_a_good_log_passes(
-    tmp_path: Path,
-    config: str,
-    ruleset: str,
-) -> None:
+def test_a_good_log_passes(tmp_path: Path, config: str, ruleset: str) -> None:
     assert official(written(tmp_path, config, f"ruleset={ruleset}"), ruleset) == "PASS"
 
 
@@ -62,14 +44,7 @@ def test_an_open_log_passes_by_the_pinned_version(tmp_path: Path, root: Path) ->
 
 
 def test_a_missed_target_fails(tmp_path: Path) -> None:
-    verdict = check_officially(
-        written(
-            tmp_path,
-            "quick",
-            accuracy=0.7589,
-        ),
-        "4.0.0",
-    )
+    verdict = check_officially(written(tmp_path, "quick", accuracy=0.7589), "4.0.0")
     assert verdict.verdict == "FAIL"
     assert any("eval_accuracy" in message for message in verdict.messages)
 

@@ -55,56 +55,18 @@ def test_means_and_limits_are_those_of_the_tool(official: tuple[str, Any]) -> No
 @pytest.mark.parametrize(
     ("batch", "epochs", "passed", "factor"),
     [
-        (
-            2048,
-            [35] * 5,
-            True,
-            1.0011204481792717,
-        ),
-        (
-            1536,
-            [None, 35, 35, 35, 35],
-            True,
-            1.0,
-        ),
-        (
-            816,
-            [34] * 5,
-            True,
-            35 / 34,
-        ),
-        (
-            816,
-            [30] * 5,
-            False,
-            35 / 30,
-        ),
-        (
-            20480,
-            [46, 46, 50, 50, 50],
-            True,
-            1.0,
-        ),
-        (
-            86016,
-            [90] * 5,
-            False,
-            1.0,
-        ),
-        (
-            2048,
-            [None, None, 35, 35, 35],
-            False,
-            1.0,
-        ),
+        (2048, [35] * 5, True, 1.0011204481792717),
+        (1536, [None, 35, 35, 35, 35], True, 1.0),
+        (816, [34] * 5, True, 35 / 34),
+        (816, [30] * 5, False, 35 / 30),
+        (20480, [46, 46, 50, 50, 50], True, 1.0),
+        (86016, [90] * 5, False, 1.0),
+        (2048, [None, None, 35, 35, 35], False, 1.0),
         (2048, [35, 35], False, 1.0),
     ],
 )
 def test_verdicts(
-    batch: int,
-    epochs: list[float | None],
-    passed: bool,
-    factor: float,
+    batch: int, epochs: list[float | None], passed: bool, factor: float
 ) -> None:
     verdict = judge(epochs, batch, "4.0.0")
     assert verdict.passed == passed
@@ -114,11 +76,7 @@ def test_verdicts(
 
 def test_rounds_without_reference() -> None:
     assert reference(2048, "0.7.0") is None
-    assert not judge(
-        [35] * 5,
-        2048,
-        "0.7.0",
-    ).passed
+    assert not judge([35] * 5, 2048, "0.7.0").passed
     above = reference(70_000, "4.0.0")
     assert above is not None
     assert math.isnan(above.mean)

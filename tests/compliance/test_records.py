@@ -28,11 +28,7 @@ def good_lines(ruleset: str = "4.0.0") -> Lines:
     return [record.text(ruleset) + "\n" for record in good_run(ruleset)]
 
 
-def checked(
-    path: Path,
-    lines: Lines,
-    ruleset: str | None = "4.0.0",
-) -> Check:
+def checked(path: Path, lines: Lines, ruleset: str | None = "4.0.0") -> Check:
     path.write_bytes("".join(lines).encode("utf-8", "surrogatepass"))
     return check_log(path, ruleset, official=False)
 
@@ -56,10 +52,7 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 )
 def test_records_that_are_not_whole(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "result_0.txt"
-    check = checked(
-        path,
-        ["".join(good_lines()).replace(old, new, 1)],
-    )
+    check = checked(path, ["".join(good_lines()).replace(old, new, 1)])
     joined = old == "\n"  # the one fault that hides no record from a reader
     finding = check.findings[0]
     assert finding.name == ("joined-records" if joined else "broken-record")
@@ -83,10 +76,7 @@ def test_a_name_twice_has_no_value(
 ) -> None:
     lines = good_lines()
     (number,) = (number for number, line in enumerate(lines, 1) if old in line)
-    check = checked(
-        tmp_path / "log.txt",
-        [replaced(old, new)("".join(lines))],
-    )
+    check = checked(tmp_path / "log.txt", [replaced(old, new)("".join(lines))])
     lines = [f.line for f in check.findings if f.name == "broken-record"]
     assert lines == [number] * twice
 
@@ -109,9 +99,7 @@ def test_what_a_lost_record_may_explain_is_marked(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_what_is_no_text_may_hold_records(
-    tmp_path: Path,
-    packed: Callable[[bytes], bytes],
-    end: str,
+    tmp_path: Path, packed: Callable[[bytes], bytes], end: str
 ) -> None:
     """A second run behind the first, where no reader finds it."""
     path = tmp_path / "log.txt"
@@ -140,11 +128,7 @@ def test_a_record_of_v06_in_another_form(
     tmp_path: Path, edit: Callable[[str], str]
 ) -> None:
     path = tmp_path / "log.txt"
-    check = checked(
-        path,
-        [edit("".join(good_lines("0.6.0")))],
-        "0.6.0",
-    )
+    check = checked(path, [edit("".join(good_lines("0.6.0")))], "0.6.0")
     assert (check.verdict, check.findings[0].name) == ("FAIL", "broken-record")
     assert official(path, "0.6.0") != "PASS"
 
@@ -152,10 +136,7 @@ def test_a_record_of_v06_in_another_form(
 def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
     lines = good_lines()
     for records in (5, 9, 20, 24, 40, 60):
-        check = checked(
-            tmp_path / "log.txt",
-            ["".join(lines[:records])[:-20]],
-        )
+        check = checked(tmp_path / "log.txt", ["".join(lines[:records])[:-20]])
         errors = [f.name for f in check.findings if f.severity == ERROR]
         assert errors == ["broken-record"]
         assert "truncated" in check.cause
@@ -163,10 +144,7 @@ def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["before", "behind", "between"])
-@pytest.mark.parametrize(
-    ("ours", "other"),
-    [("4.0.0", "0.6.0"), ("0.6.0", "4.0.0")],
-)
+@pytest.mark.parametrize(("ours", "other"), [("4.0.0", "0.6.0"), ("0.6.0", "4.0.0")])
 def test_a_run_in_each_format(
     tmp_path: Path, ours: str, other: str, order: str
 ) -> None:
@@ -190,12 +168,7 @@ def test_a_run_in_each_format(
 
 def junk(number: int, time_ms: float) -> str:
     """What no rule reads: text of other programs, and records of keys without rules."""
-    tracked = Record(
-        f"tracked_{number}",
-        {"x": number},
-        time_ms,
-        status="aborted",
-    )
+    tracked = Record(f"tracked_{number}", {"x": number}, time_ms, status="aborted")
     record = tracked.text("4.0.0")
     texts = (
         record,
@@ -216,10 +189,7 @@ def test_what_no_rule_reads_changes_no_verdict(
 ) -> None:
     run = good_run()
     put(violation or "", "x")(run)
-    clean = checked(
-        tmp_path / "log.txt",
-        [r.text("4.0.0") + "\n" for r in run],
-    )
+    clean = checked(tmp_path / "log.txt", [r.text("4.0.0") + "\n" for r in run])
     rng = random.Random(violation)
     lines = []
     for record in run:
@@ -238,14 +208,7 @@ def test_more_records_than_a_run_has_leave_no_verdict(
     monkeypatch.setattr(parse, "MOST_RECORDS", 1000)
     lines = good_lines()
     seed = next(line for line in lines if '"seed"' in line)
-    check = checked(
-        tmp_path / "log.txt",
-        [
-            *lines[:12],
-            *[seed] * 1000,
-            *lines[12:],
-        ],
-    )
+    check = checked(tmp_path / "log.txt", [*lines[:12], *[seed] * 1000, *lines[12:]])
     assert check.verdict == CANNOT_READ
     assert "1,000" in check.cause
     assert "line 1001" in check.cause
@@ -255,11 +218,7 @@ def test_more_records_than_a_run_has_leave_no_verdict(
 # --- hostile content ------------------------------------------------------------------------------
 
 
-def judge(
-    folder: Path,
-    content: bytes,
-    ruleset: str | None,
-) -> None:
+def judge(folder: Path, content: bytes, ruleset: str | None) -> None:
     """Check, and look at everything that a user sees of it."""
     path = folder / "result_0.txt"
     path.write_bytes(content)
@@ -350,24 +309,13 @@ def test_nor_a_name_that_we_cannot_read(tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "loads_typer"),
-    [
-        ([], False),
-        (["--json", "--strict"], False),
-        (["--ruleset=4.0"], True),
-    ],
+    [([], False), (["--json", "--strict"], False), (["--ruleset=4.0"], True)],
 )
 def test_a_check_loads_no_other_command_and_a_plain_one_no_parser(
     tmp_path: Path, options: list[str], loads_typer: bool
 ) -> None:
     log = write(tmp_path / "result_0.txt", good_run())
-    arguments = [
-        "rn50",
-        "log",
-        "check",
-        str(log),
-        "--no-official",
-        *options,
-    ]
+    arguments = ["rn50", "log", "check", str(log), "--no-official", *options]
     script = f"""import sys
 from rn50.cli.entry import main
 sys.argv = {arguments!r}
@@ -423,9 +371,5 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
 
 def test_records_of_the_other_format_do_not_choose_the_rules(tmp_path: Path) -> None:
     other = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
-    check = checked(
-        tmp_path / "log.txt",
-        [*good_lines(), *[other] * 500],
-        None,
-    )
+    check = checked(tmp_path / "log.txt", [*good_lines(), *[other] * 500], None)
     assert (check.verdict, check.ruleset) == ("PASS", "4.0.0")

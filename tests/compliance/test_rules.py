@@ -125,10 +125,7 @@ def added(key: str, value: object) -> Edit:
 
     def edit(run: Run) -> None:
         stop = last(run, "epoch_stop")
-        run.insert(
-            run.index(stop),
-            Record(key, value, stop.time_ms, ranks=8),
-        )
+        run.insert(run.index(stop), Record(key, value, stop.time_ms, ranks=8))
 
     return edit
 
@@ -138,11 +135,7 @@ def ranks(run: Run) -> None:
 
 
 def nth(
-    key: str,
-    number: int,
-    value: Any = ...,
-    by_ms: float = 0,
-    **metadata: object,
+    key: str, number: int, value: Any = ..., by_ms: float = 0, **metadata: object
 ) -> Edit:
     """Change the value, stamp or metadata of one record."""
 
@@ -227,13 +220,7 @@ def in_ten_minutes(edit: Edit) -> Edit:
     return edited
 
 
-SECONDS_LATE = in_ten_minutes(
-    nth(
-        "eval_accuracy",
-        -1,
-        by_ms=562_000,
-    )
-)
+SECONDS_LATE = in_ten_minutes(nth("eval_accuracy", -1, by_ms=562_000))
 SECONDS_EARLY = in_ten_minutes(nth("run_start", 0, by_ms=2000))
 
 
@@ -380,36 +367,17 @@ CASES = (
         "FAIL",
         ruleset="0.6.0",
     ),
-    Case(
-        "invalid-submission-value",
-        put("submission_platform", " "),
-        severity=POLICY,
-    ),
-    Case(
-        "misplaced-run-stop",
-        meta("run_stop", "status", ...),
-        "FAIL",
-    ),
+    Case("invalid-submission-value", put("submission_platform", " "), severity=POLICY),
+    Case("misplaced-run-stop", meta("run_stop", "status", ...), "FAIL"),
     Case("misplaced-run-stop", move("run_stop", "run_start"), "FAIL"),
     Case("misplaced-run-start", move("run_start", "init_stop"), "FAIL"),
     Case("misplaced-init", move("init_start", "run_start"), "FAIL"),
-    Case(
-        "missing-epoch-metadata",
-        meta("block_start", "epoch_count", 0),
-        "FAIL",
-    ),
+    Case("missing-epoch-metadata", meta("block_start", "epoch_count", 0), "FAIL"),
     Case("missing-epoch-metadata", move("block_start", "run_start"), "FAIL"),
     Case("missing-samples", put("train_samples", ""), "FAIL"),
     Case("missing-accuracy", drop("eval_accuracy"), "FAIL"),
     Case("missing-accuracy", put("eval_accuracy", "0.8"), "CRASH"),
-    Case(
-        "missing-accuracy",
-        nth(
-            "eval_accuracy",
-            0,
-            value=math.inf,
-        ),
-    ),
+    Case("missing-accuracy", nth("eval_accuracy", 0, value=math.inf)),
     Case(
         "missing-accuracy",
         nth("eval_accuracy", 0, value=None),
@@ -418,44 +386,18 @@ CASES = (
     ),
     Case("several-clocks", again("run_stop", metadata={"status": "aborted"})),
     Case("several-clocks", again("run_stop", 60000)),
-    Case(
-        "different-values",
-        again("global_batch_size", value=1536),
-        "FAIL",
-    ),
+    Case("different-values", again("global_batch_size", value=1536), "FAIL"),
     Case("copied-records", ranks),
     Case("copied-records", again("gradient_accumulation_steps")),
     Case("run-time-not-positive", shift("run_stop", -92664000)),
     Case("target-outside-run", after_the_clock),
-    Case(
-        "target-off-the-clock",
-        nth(
-            "eval_accuracy",
-            -1,
-            by_ms=-3600000.0,
-        ),
-    ),
+    Case("target-off-the-clock", nth("eval_accuracy", -1, by_ms=-3600000.0)),
     Case("target-off-the-clock", SECONDS_LATE),
     Case("target-not-reached", never_reached, "FAIL"),
-    Case(
-        "target-not-reached",
-        never_reached,
-        "FAIL",
-        ruleset="0.7.0",
-        division="open",
-    ),
+    Case("target-not-reached", never_reached, "FAIL", ruleset="0.7.0", division="open"),
     Case("target-not-reached", never_reached, severity=POLICY, ruleset="0.6.0"),
-    Case(
-        "target-not-reached",
-        accuracies(lambda value: math.nan),
-        "FAIL",
-    ),
-    Case(
-        "target-not-reached",
-        accuracies(lambda value: 76.0),
-        "FAIL",
-        division="open",
-    ),
+    Case("target-not-reached", accuracies(lambda value: math.nan), "FAIL"),
+    Case("target-not-reached", accuracies(lambda value: 76.0), "FAIL", division="open"),
     Case("run-not-successful", meta("run_stop", "status", "SUCCESS")),
     Case(
         "run-not-successful",
@@ -465,14 +407,7 @@ CASES = (
     ),
     Case("ranks-disagree", until_it_passes),
     Case("ranks-disagree", again("eval_accuracy", value=0.7)),
-    Case(
-        "trained-past-target",
-        nth(
-            "eval_accuracy",
-            -2,
-            value=0.7595,
-        ),
-    ),
+    Case("trained-past-target", nth("eval_accuracy", -2, value=0.7595)),
     Case("unpaired-events", again("epoch_start")),
     Case("unpaired-events", passing_by_itself, severity=POLICY),
     Case("target-before-training", at_once),
@@ -499,14 +434,7 @@ CASES = (
         Case("impossible-accuracy", nth("eval_accuracy", 2, value=value))
         for value in (-1, 0, 1, 32.174)
     ),
-    Case(
-        "epochs-out-of-order",
-        nth(
-            "epoch_start",
-            4,
-            epoch_num=40,
-        ),
-    ),
+    Case("epochs-out-of-order", nth("epoch_start", 4, epoch_num=40)),
     Case("epochs-out-of-order", nth("block_start", 4, first_epoch_num=12)),
     Case("untrained-epoch", nth("eval_accuracy", 4, epoch_num=27)),
     Case("untrained-epoch", drop("epoch_stop")),
@@ -518,70 +446,30 @@ CASES = (
     Case("init-too-long", init_of(1800), "FAIL"),
     Case("init-too-long", move("submission_division", "run_start"), "FAIL"),
     Case("zero-stamp", stamped("opt_name", 0)),
-    Case(
-        "zero-stamp",
-        stamped("eval_accuracy", 0),
-        severity=ERROR,
-    ),
+    Case("zero-stamp", stamped("eval_accuracy", 0), severity=ERROR),
     Case("time-goes-back", shift("run_start", -30000)),
-    Case(
-        "time-goes-back",
-        shift("run_start", -20),
-        severity=NOTE,
-    ),
+    Case("time-goes-back", shift("run_start", -20), severity=NOTE),
     Case("time-goes-back", back_at_each_evaluation),
     Case("late-run-start", shift("run_start", 1800000)),
     Case("run-start-before-init-stop", shift("run_start", -30000)),
-    Case(
-        "cache-not-cleared",
-        put("cache_clear", None),
-        severity=NOTE,
-    ),
+    Case("cache-not-cleared", put("cache_clear", None), severity=NOTE),
     Case("resumed-run", added("run_resumed", 1200)),
     Case("wall-clock-jump", added("wall_clock_jump", -3600.5)),
-    Case(
-        "invalid-cache-clear-060",
-        put("cache_clear", None),
-        "FAIL",
-        ruleset="0.6.0",
-    ),
-    Case(
-        "missing-event-060",
-        drop("block_stop"),
-        "FAIL",
-        ruleset="0.6.0",
-    ),
+    Case("invalid-cache-clear-060", put("cache_clear", None), "FAIL", ruleset="0.6.0"),
+    Case("missing-event-060", drop("block_stop"), "FAIL", ruleset="0.6.0"),
     Case(
         "invalid-hyperparameter-060", put("model_bn_span", 0), "FAIL", ruleset="0.6.0"
     ),
-    Case(
-        "invalid-hyperparameter-060",
-        drop("lars_epsilon"),
-        "FAIL",
-        ruleset="0.6.0",
-    ),
+    Case("invalid-hyperparameter-060", drop("lars_epsilon"), "FAIL", ruleset="0.6.0"),
     Case(
         "invalid-hyperparameter-060", put("opt_name", "adam"), "FAIL", ruleset="0.6.0"
     ),
     Case("invalid-optimizer", drop("opt_name"), "FAIL"),
     Case("invalid-batch-size", drop("global_batch_size"), "FAIL"),
     Case("invalid-batch-size", put("global_batch_size", 10**400)),
-    Case(
-        "invalid-batch-size",
-        put("global_batch_size", 7.5),
-        severity=POLICY,
-    ),
-    Case(
-        "invalid-batch-size",
-        put("global_batch_size", 2000000),
-        severity=POLICY,
-    ),
-    Case(
-        "missing-hyperparameter",
-        drop("model_bn_span"),
-        "FAIL",
-        optimizer="sgd",
-    ),
+    Case("invalid-batch-size", put("global_batch_size", 7.5), severity=POLICY),
+    Case("invalid-batch-size", put("global_batch_size", 2000000), severity=POLICY),
+    Case("missing-hyperparameter", drop("model_bn_span"), "FAIL", optimizer="sgd"),
     Case("lars-decay-power", put("lars_opt_learning_rate_decay_poly_power", 1), "FAIL"),
     Case("decay-shape", added("opt_learning_rate_decay_shape", "cosine")),
     Case(
@@ -623,11 +511,7 @@ CASES = (
     ),
     Case("weight-initialization-names", wrong_name, "FAIL", ruleset="1.1.0"),
     Case("lars-momentum", put("lars_opt_momentum", 0.95)),
-    Case(
-        "sgd-momentum",
-        put("sgd_opt_momentum", 0.95),
-        optimizer="sgd",
-    ),
+    Case("sgd-momentum", put("sgd_opt_momentum", 0.95), optimizer="sgd"),
     Case(
         "sgd-decay-power",
         put("sgd_opt_learning_rate_decay_poly_power", 1),
@@ -640,16 +524,8 @@ CASES = (
         put("sgd_opt_learning_rate_decay_steps", 0.5),
         optimizer="sgd",
     ),
-    Case(
-        "invalid-bn-span",
-        put("model_bn_span", 3265),
-        optimizer="sgd",
-    ),
-    Case(
-        "invalid-bn-span",
-        put("model_bn_span", 0),
-        optimizer="sgd",
-    ),
+    Case("invalid-bn-span", put("model_bn_span", 3265), optimizer="sgd"),
+    Case("invalid-bn-span", put("model_bn_span", 0), optimizer="sgd"),
     Case("accuracy-not-a-count", accuracies(lambda value: round(value, 3))),
     *(
         Case("accuracy-not-a-count", over(images), severity=POLICY)
@@ -664,44 +540,24 @@ CASES = (
         )
         for value in (0.75901, 0.759013, 38087 / 50_176)
     ),
-    Case(
-        "accuracy-not-a-count",
-        over(49_984),
-        division="open",
-    ),
+    Case("accuracy-not-a-count", over(49_984), division="open"),
     Case("unlikely-accuracy", nth("eval_accuracy", 0, value=0.61)),
     Case("unlikely-accuracy", three_equal),
     Case("label-smoothing", added("model_label_smoothing", 0.2)),
-    Case(
-        "train-samples",
-        put("train_samples", 10),
-        severity=NOTE,
-        division="open",
-    ),
+    Case("train-samples", put("train_samples", 10), severity=NOTE, division="open"),
     Case("evaluation-cadence", every_eight),
     Case("epochs-from-zero", renumbered(-1)),
     Case("late-first-epoch", renumbered(1)),
     Case("epoch-not-a-number", meta("eval_accuracy", "epoch_num", "x")),
     Case("epoch-not-a-number", after_half_epochs),
-    Case(
-        "epoch-not-a-number",
-        nth(
-            "epoch_start",
-            7,
-            epoch_num=-3,
-        ),
-    ),
+    Case("epoch-not-a-number", nth("epoch_start", 7, epoch_num=-3)),
 )
 SEVERITIES = {rule.name: rule.severity for rule in RULES}
 OF_RECORDS = {"broken-record", "joined-records"}
 """Rules with a test in test_records.py."""
 
 
-def checked(
-    folder: Path,
-    run: Run,
-    ruleset: str = "4.0.0",
-) -> Check:
+def checked(folder: Path, run: Run, ruleset: str = "4.0.0") -> Check:
     path = write(folder / "result_0.txt", run, ruleset)
     return check_log(path, ruleset, official=False)
 
@@ -714,11 +570,7 @@ def test_a_good_run_breaks_no_rule(
 ) -> None:
     if ruleset == "0.6.0" and optimizer == "sgd":
         pytest.skip("v0.6 SGD has keys of its own")
-    check = checked(
-        tmp_path,
-        good_run(ruleset, division, optimizer),
-        ruleset,
-    )
+    check = checked(tmp_path, good_run(ruleset, division, optimizer), ruleset)
     assert check.findings == ()
     assert check.verdict == "PASS"
     assert official(tmp_path / "result_0.txt", ruleset) == "PASS"
@@ -728,11 +580,7 @@ def test_a_good_run_breaks_no_rule(
     "case", CASES, ids=lambda c: f"{c.rule}-{c.ruleset}-{c.official}"
 )
 def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
-    run = good_run(
-        case.ruleset,
-        case.division,
-        case.optimizer,
-    )
+    run = good_run(case.ruleset, case.division, case.optimizer)
     case.edit(run)
     check = checked(tmp_path, run, case.ruleset)
     severity = case.severity or SEVERITIES[case.rule]
@@ -765,11 +613,7 @@ def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> 
     assert failed > 6
 
 
-def broken(
-    folder: Path,
-    *edits: Edit,
-    optimizer: str = "lars",
-) -> dict[str, str]:
+def broken(folder: Path, *edits: Edit, optimizer: str = "lars") -> dict[str, str]:
     """The severity of each rule that an edited run breaks."""
     run = good_run(optimizer=optimizer)
     for edit in edits:
@@ -787,12 +631,7 @@ def test_a_value_that_is_right_in_other_digits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("batch", "severity"),
-    [
-        (31_999, POLICY),
-        (32_000, NOTE),
-        (32_767, NOTE),
-        (32_768, None),
-    ],
+    [(31_999, POLICY), (32_000, NOTE), (32_767, NOTE), (32_768, None)],
 )
 def test_lars_momentum_is_free_from_a_batch_of_32k(
     tmp_path: Path, batch: int, severity: str | None
@@ -802,19 +641,12 @@ def test_lars_momentum_is_free_from_a_batch_of_32k(
     assert findings.get("lars-momentum") == severity
 
 
-@pytest.mark.parametrize(
-    ("count", "is_broken"),
-    [(0, False), (-1, True)],
-)
+@pytest.mark.parametrize(("count", "is_broken"), [(0, False), (-1, True)])
 def test_a_block_may_count_samples_in_place_of_epochs(
     tmp_path: Path, count: int, is_broken: bool
 ) -> None:
     no_epochs = meta("block_start", "epoch_count", ...)
-    findings = broken(
-        tmp_path,
-        no_epochs,
-        meta("block_start", "samples_count", count),
-    )
+    findings = broken(tmp_path, no_epochs, meta("block_start", "samples_count", count))
     assert ("missing-epoch-metadata" in findings) == is_broken
 
 
@@ -850,17 +682,8 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
     assert "untrained-epoch" not in broken(tmp_path, count_from_0)
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["init_start", "seed", "epoch_start"],
-)
-@pytest.mark.parametrize(
-    ("worst_ms", "severity"),
-    [
-        (900, None),
-        (1100, POLICY),
-    ],
-)
+@pytest.mark.parametrize("key", ["init_start", "seed", "epoch_start"])
+@pytest.mark.parametrize(("worst_ms", "severity"), [(900, None), (1100, POLICY)])
 def test_records_of_many_ranks_have_no_order(
     tmp_path: Path, key: str, worst_ms: int, severity: str | None
 ) -> None:
@@ -922,15 +745,7 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
     )
     failed = Verdict("FAIL", messages=reasons)
     note, joined = (
-        Finding(
-            "MLP1",
-            NOTE,
-            1,
-            "",
-            "",
-            "",
-            name=name,
-        )
+        Finding("MLP1", NOTE, 1, "", "", "", name=name)
         for name in ("copied-records", "joined-records")
     )
     first, second = no_milder((note,), failed)
@@ -940,11 +755,7 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
     error = note._replace(severity=ERROR)
     for findings in ((error, note), (joined,)):
         assert no_milder(findings, failed) == findings
-    for other in (
-        None,
-        Verdict("PASS"),
-        Verdict("NOT_RUN"),
-    ):
+    for other in (None, Verdict("PASS"), Verdict("NOT_RUN")):
         assert no_milder((note,), other) == (note,)
 
 
@@ -954,21 +765,9 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
 def test_a_code_judges_one_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_module, "_REGISTERED", {})
     for judges in ("log", "config"):
-        rule(
-            "MLP999",
-            "name",
-            NOTE,
-            "a test",
-            judges=judges,
-        )(iter)
+        rule("MLP999", "name", NOTE, "a test", judges=judges)(iter)
     with pytest.raises(ValueError, match="twice"):
-        rule(
-            "MLP999",
-            "name",
-            NOTE,
-            "a test",
-            judges="log, config",
-        )(iter)
+        rule("MLP999", "name", NOTE, "a test", judges="log, config")(iter)
 
 
 def test_every_rule_has_a_case_a_name_and_a_source() -> None:

@@ -41,11 +41,7 @@ def every(edit: Edit) -> Edits:
 
 
 def submission(
-    folder: Path,
-    edits: Edits | None = None,
-    *,
-    runs: int = 5,
-    ruleset: str = "4.0.0",
+    folder: Path, edits: Edits | None = None, *, runs: int = 5, ruleset: str = "4.0.0"
 ) -> Path:
     """Run n takes n seconds longer than the first and has a seed of its own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,11 +54,7 @@ def submission(
 
 
 def whole(folder: Path) -> Check:
-    *_, submission = judge_path(
-        folder,
-        "4.0.0",
-        official=False,
-    )
+    *_, submission = judge_path(folder, "4.0.0", official=False)
     return submission
 
 
@@ -81,10 +73,7 @@ def lost(run: Run) -> None:
     meta("run_stop", "status", "aborted")(run)
 
 
-def package(
-    folder: Path,
-    system: object,
-) -> Path:
+def package(folder: Path, system: object) -> Path:
     if system is not None:
         (folder / "us/systems").mkdir(parents=True)
         write_json(folder / "us/systems/box.json", system)
@@ -108,19 +97,9 @@ def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
     assert check.cause == "5 of 5 runs pass"
 
 
-@pytest.mark.parametrize(
-    ("bad", "verdict"),
-    [([2], "PASS"), ([1, 2], "FAIL")],
-)
-def test_one_of_five_may_fail(
-    tmp_path: Path,
-    bad: list[int],
-    verdict: str,
-) -> None:
-    folder = submission(
-        tmp_path,
-        dict.fromkeys(bad, lost),
-    )
+@pytest.mark.parametrize(("bad", "verdict"), [([2], "PASS"), ([1, 2], "FAIL")])
+def test_one_of_five_may_fail(tmp_path: Path, bad: list[int], verdict: str) -> None:
+    folder = submission(tmp_path, dict.fromkeys(bad, lost))
     assert whole(folder).verdict == verdict
     finding = broken(folder, "five-runs")
     assert finding is not None
@@ -129,10 +108,7 @@ def test_one_of_five_may_fail(
     assert (score_folder(tmp_path).score_min is None) == (verdict == "FAIL")
 
 
-@pytest.mark.parametrize(
-    "runs",
-    [1, 4, 6],
-)
+@pytest.mark.parametrize("runs", [1, 4, 6])
 def test_any_other_number_of_runs_fails(tmp_path: Path, runs: int) -> None:
     score = score_folder(submission(tmp_path, runs=runs))
     assert (score.score_min, score.verdict) == (None, "FAIL")
@@ -143,56 +119,24 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
     (submission(tmp_path, runs=1) / "result.json").write_text("{}")
     assert whole(tmp_path).verdict == "PASS"
     assert severity(tmp_path, "five-runs") == NOTE
-    submission(
-        tmp_path,
-        {0: drop("run_stop")},
-        runs=1,
-    )
+    submission(tmp_path, {0: drop("run_stop")}, runs=1)
     assert whole(tmp_path).verdict == "FAIL"
 
 
 @pytest.mark.parametrize(
     ("edit", "severity", "words"),
     [
-        (
-            put("seed", 1001),
-            ERROR,
-            "1001, as in result_1.txt",
-        ),
-        (
-            put("seed", "1001"),
-            ERROR,
-            "as in result_1.txt",
-        ),
-        (
-            put("seed", "x"),
-            ERROR,
-            "integer",
-        ),
-        (
-            put("seed", 1.5),
-            ERROR,
-            "integer",
-        ),
-        (
-            put("seed", None),
-            ERROR,
-            "integer",
-        ),
+        (put("seed", 1001), ERROR, "1001, as in result_1.txt"),
+        (put("seed", "1001"), ERROR, "as in result_1.txt"),
+        (put("seed", "x"), ERROR, "integer"),
+        (put("seed", 1.5), ERROR, "integer"),
+        (put("seed", None), ERROR, "integer"),
         (again("seed"), ERROR, "as in result_3.txt"),
         (drop("seed"), POLICY, "no seed"),
     ],
 )
-def test_seeds(
-    tmp_path: Path,
-    edit: Edit,
-    severity: str,
-    words: str,
-) -> None:
-    finding = broken(
-        submission(tmp_path, {3: edit}),
-        "seed-not-fresh",
-    )
+def test_seeds(tmp_path: Path, edit: Edit, severity: str, words: str) -> None:
+    finding = broken(submission(tmp_path, {3: edit}), "seed-not-fresh")
     assert finding is not None
     assert finding.severity == severity
     assert "result_3.txt" in finding.message
@@ -212,18 +156,12 @@ def test_seeds_of_any_size_are_compared_exactly(tmp_path: Path, first: int) -> N
 
 
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
-    submission(
-        tmp_path,
-        {4: put("lars_opt_base_learning_rate", 11)},
-    )
+    submission(tmp_path, {4: put("lars_opt_base_learning_rate", 11)})
     finding = broken(tmp_path, "different-hyperparameters")
     assert finding is not None
     assert finding.severity == POLICY
     assert "10.5 in result_0.txt and 11 in result_4.txt" in finding.message
-    submission(
-        tmp_path,
-        every(put("lars_opt_momentum", math.nan)),
-    )
+    submission(tmp_path, every(put("lars_opt_momentum", math.nan)))
     assert broken(tmp_path, "different-hyperparameters") is None
 
 
@@ -250,11 +188,7 @@ def test_status_and_label_smoothing_are_alike(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("system", "rule", "expected"),
     [
-        (
-            {**SYSTEM, "division": "open"},
-            "different-hyperparameters",
-            POLICY,
-        ),
+        ({**SYSTEM, "division": "open"}, "different-hyperparameters", POLICY),
         (None, "system-description", ERROR),
         ({}, "system-description", ERROR),
         ([], "system-description", ERROR),
@@ -267,58 +201,28 @@ def test_status_and_label_smoothing_are_alike(tmp_path: Path, key: str) -> None:
     ],
 )
 def test_the_system_description(
-    tmp_path: Path,
-    system: object,
-    rule: str,
-    expected: str | None,
+    tmp_path: Path, system: object, rule: str, expected: str | None
 ) -> None:
     folder = package(tmp_path, system)
     assert severity(folder, rule) == expected
 
 
 @pytest.mark.parametrize(
-    "key",
-    [
-        "number_of_nodes",
-        "accelerators_per_node",
-        "host_processors_per_node",
-    ],
+    "key", ["number_of_nodes", "accelerators_per_node", "host_processors_per_node"]
 )
 @pytest.mark.parametrize(
-    "count",
-    [
-        "eight",
-        "8 ",
-        "-8",
-        "8.5",
-        8.5,
-        True,
-        -8,
-        math.inf,
-        None,
-        "",
-    ],
+    "count", ["eight", "8 ", "-8", "8.5", 8.5, True, -8, math.inf, None, ""]
 )
 def test_a_count_that_is_none_is_no_pass(
-    tmp_path: Path,
-    key: str,
-    count: object,
+    tmp_path: Path, key: str, count: object
 ) -> None:
     folder = package(tmp_path, {**SYSTEM, key: count})
     assert severity(folder, "system-counts") == POLICY
 
 
-@pytest.mark.parametrize(
-    ("again", "expected"),
-    [
-        ('"8"', None),
-        ('"4"', ERROR),
-    ],
-)
+@pytest.mark.parametrize(("again", "expected"), [('"8"', None), ('"4"', ERROR)])
 def test_a_name_twice_in_the_system_description(
-    tmp_path: Path,
-    again: str,
-    expected: str | None,
+    tmp_path: Path, again: str, expected: str | None
 ) -> None:
     folder = package(tmp_path, SYSTEM)
     path = tmp_path / "us/systems/box.json"
@@ -334,22 +238,10 @@ def misnumbered(power: Path) -> None:
     (power / "result_3/node_1.txt").rename(power / "result_3/node_2.txt")
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [without_switch, misnumbered],
-)
-@pytest.mark.parametrize(
-    ("others_lost", "expected"),
-    [
-        (0, NOTE),
-        (1, ERROR),
-    ],
-)
+@pytest.mark.parametrize("edit", [without_switch, misnumbered])
+@pytest.mark.parametrize(("others_lost", "expected"), [(0, NOTE), (1, ERROR)])
 def test_power_is_measured_of_every_run_as_the_official_checker_wants_it(
-    tmp_path: Path,
-    edit: Callable[[Path], None],
-    others_lost: int,
-    expected: str,
+    tmp_path: Path, edit: Callable[[Path], None], others_lost: int, expected: str
 ) -> None:
     edits: Edits = dict.fromkeys(range(others_lost), lost)
     folder = submission(tmp_path / "box/resnet", edits)
@@ -379,23 +271,14 @@ def test_the_cause_of_a_folder_counts_those_of_its_logs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", benchmark.SYSTEM_FIELDS)
 def test_a_system_description_has_every_field_that_the_official_checker_asks_for(
-    tmp_path: Path,
-    field: str,
+    tmp_path: Path, field: str
 ) -> None:
     path = tmp_path / "box.json"
     write_json(path, SYSTEM)
-    assert check_system_desc(
-        str(path),
-        "training",
-        "1.0.0",
-    )[0]
+    assert check_system_desc(str(path), "training", "1.0.0")[0]
     lacking = {name: value for name, value in SYSTEM.items() if name != field}
     write_json(path, lacking)
-    assert not check_system_desc(
-        str(path),
-        "training",
-        "1.0.0",
-    )[0]
+    assert not check_system_desc(str(path), "training", "1.0.0")[0]
 
 
 @pytest.mark.parametrize(
@@ -409,10 +292,7 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
     ],
 )
 def test_the_logs_are_of_the_system_that_is_described(
-    tmp_path: Path,
-    changes: dict[str, str],
-    platform: str,
-    told: bool,
+    tmp_path: Path, changes: dict[str, str], platform: str, told: bool
 ) -> None:
     """A batch of 3,264 images."""
     folder = package(tmp_path, SYSTEM | changes)
@@ -435,10 +315,7 @@ def aged(run: Run) -> None:
         record.time_ms -= 4 * 365 * 86_400_000
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [None, 0, 4],
-)
+@pytest.mark.parametrize("odd", [None, 0, 4])
 @pytest.mark.parametrize(
     ("edit", "rule"),
     [
@@ -447,10 +324,7 @@ def aged(run: Run) -> None:
     ],
 )
 def test_one_odd_log_does_not_switch_the_rcp_test_off(
-    tmp_path: Path,
-    edit: Edit,
-    rule: str,
-    odd: int | None,
+    tmp_path: Path, edit: Edit, rule: str, odd: int | None
 ) -> None:
     """Five runs of batch 32,768 that take 35 epochs, where 55 are the fewest."""
     large = put("global_batch_size", 32_768)
@@ -471,20 +345,13 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
 
 
 def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> None:
-    folder = submission(
-        tmp_path,
-        runs=4,
-        ruleset="2.0.0",
-    )
+    folder = submission(tmp_path, runs=4, ruleset="2.0.0")
     (folder / "result_4.txt").write_text("no log")
     assert judge_path(folder, official=False)[-1].ruleset == "2.0.0"
 
 
 def test_runs_that_learn_nothing_are_not_copies(tmp_path: Path) -> None:
-    submission(
-        tmp_path,
-        dict.fromkeys(range(2), put("eval_accuracy", 0.001)),
-    )
+    submission(tmp_path, dict.fromkeys(range(2), put("eval_accuracy", 0.001)))
     assert broken(tmp_path, "copied-accuracies") is None
 
 
@@ -509,10 +376,7 @@ def touched_up(number: int, run: Run) -> None:
     ],
 )
 def test_runs_that_are_one_run(
-    tmp_path: Path,
-    touched: bool,
-    unit_ms: int,
-    rules: set[str],
+    tmp_path: Path, touched: bool, unit_ms: int, rules: set[str]
 ) -> None:
     """One run under five names, hours after one another: its times, its accuracies or both. Stamps
     of a coarse unit are alike in honest runs too. Each of the ten pairs is named once."""
@@ -655,14 +519,9 @@ def test_runs_of_a_small_set_share_accuracies_by_chance(tmp_path: Path) -> None:
     assert broken(folder, "copied-accuracies") is None
 
 
-@pytest.mark.parametrize(
-    ("minutes_apart", "shared"),
-    [(0, False), (60, True)],
-)
+@pytest.mark.parametrize(("minutes_apart", "shared"), [(0, False), (60, True)])
 def test_one_clearing_of_caches_is_of_runs_at_one_time(
-    tmp_path: Path,
-    minutes_apart: int,
-    shared: bool,
+    tmp_path: Path, minutes_apart: int, shared: bool
 ) -> None:
     def cleared_once(number: int) -> Edit:
         def edit(run: Run) -> None:
@@ -672,10 +531,7 @@ def test_one_clearing_of_caches_is_of_runs_at_one_time(
 
         return edit
 
-    submission(
-        tmp_path,
-        {number: cleared_once(number) for number in range(5)},
-    )
+    submission(tmp_path, {number: cleared_once(number) for number in range(5)})
     assert bool(broken(tmp_path, "shared-moments")) == shared
 
 
@@ -688,39 +544,23 @@ def test_one_clearing_of_caches_is_of_runs_at_one_time(
     ],
 )
 def test_no_accelerator_is_faster_than_its_data_sheet(
-    tmp_path: Path,
-    accelerator: str | None,
-    too_fast: bool,
+    tmp_path: Path, accelerator: str | None, too_fast: bool
 ) -> None:
     """35 epochs in 40 s on 32 of them: 35,000 images/s each; an A100 has 12,683 at its peak."""
-    folder = package(
-        tmp_path,
-        {**SYSTEM, "accelerator_model_name": accelerator},
-    )
+    folder = package(tmp_path, {**SYSTEM, "accelerator_model_name": accelerator})
     expected = POLICY if too_fast else None
     assert severity(folder, "impossible-accelerator-rate") == expected
 
 
 @pytest.mark.parametrize(
     ("nodes", "accelerators", "too_fast"),
-    [
-        ("4", "0", True),
-        ("256", "0", False),
-        ("4", "2", True),
-        ("4", "4", False),
-    ],
+    [("4", "0", True), ("256", "0", False), ("4", "2", True), ("4", "4", False)],
 )
 def test_a_machine_without_a_data_sheet_is_no_faster_than_ten_published_ones(
-    tmp_path: Path,
-    nodes: str,
-    accelerators: str,
-    too_fast: bool,
+    tmp_path: Path, nodes: str, accelerators: str, too_fast: bool
 ) -> None:
     """1.1 million images/s."""
-    counts = {
-        "number_of_nodes": nodes,
-        "accelerators_per_node": accelerators,
-    }
+    counts = {"number_of_nodes": nodes, "accelerators_per_node": accelerators}
     folder = package(tmp_path, SYSTEM | counts)
     expected = POLICY if too_fast else None
     assert severity(folder, "impossible-accelerator-rate") == expected
@@ -768,9 +608,7 @@ def minutes(run: Run) -> float:
     ("division", "factor"), [("closed", 35.15384615 / 35), ("open", 1)]
 )
 def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
-    tmp_path: Path,
-    division: str,
-    factor: float,
+    tmp_path: Path, division: str, factor: float
 ) -> None:
     edits = every(put("submission_division", division))
     scored = score_folder(submission(tmp_path, edits))
@@ -786,8 +624,7 @@ def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
 
 @pytest.mark.parametrize("number", range(5))
 def test_a_run_that_the_check_fails_counts_as_the_slowest(
-    tmp_path: Path,
-    number: int,
+    tmp_path: Path, number: int
 ) -> None:
     """It converged, and no run was faster."""
 
@@ -809,14 +646,7 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
 
 
 def score(*arguments: object) -> Result:
-    return CliRunner().invoke(
-        app,
-        [
-            "log",
-            "score",
-            *map(str, arguments),
-        ],
-    )
+    return CliRunner().invoke(app, ["log", "score", *map(str, arguments)])
 
 
 def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
@@ -868,19 +698,14 @@ def without_epochs(run: Run) -> None:
     ],
 )
 def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_target(
-    tmp_path: Path,
-    edit: Edit,
-    epochs: float | None,
+    tmp_path: Path, edit: Edit, epochs: float | None
 ) -> None:
     folder = submission(tmp_path, every(edit))
     scored = score_folder(folder)
     assert [run.epochs for run in scored.runs] == 5 * [epochs]
     assert scored.rcp is not None
     assert scored.rcp.mean == epochs
-    printed = json.loads(
-        score("--json", folder).stdout,
-        parse_constant=pytest.fail,
-    )
+    printed = json.loads(score("--json", folder).stdout, parse_constant=pytest.fail)
     assert printed["rcp"]["submission_mean"] == epochs
 
 
@@ -893,10 +718,7 @@ def test_early_rounds_are_not_scaled(tmp_path: Path) -> None:
     assert any("not applied" in note for note in scored.notes)
 
 
-@pytest.mark.parametrize(
-    "ruleset",
-    ["0.6.0", "0.7.0"],
-)
+@pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0"])
 def test_rounds_without_reference_points(tmp_path: Path, ruleset: str) -> None:
     scored = score_folder(submission(tmp_path, ruleset=ruleset))
     assert scored.rcp is None
@@ -915,18 +737,12 @@ def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
     assert score_folder(folder).published_factor is None
 
 
-@pytest.mark.parametrize(
-    "failed",
-    [None, 1],
-)
+@pytest.mark.parametrize("failed", [None, 1])
 @pytest.mark.parametrize(
     ("division", "verdict"), [("closed", "FAIL"), ("open", "POLICY")]
 )
 def test_runs_that_count_have_one_batch(
-    tmp_path: Path,
-    division: str,
-    verdict: str,
-    failed: int | None,
+    tmp_path: Path, division: str, verdict: str, failed: int | None
 ) -> None:
     """A test that cannot be made is no pass; one of another batch may be the one that failed."""
     edits = every(put("submission_division", division))
@@ -963,31 +779,20 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         check = check_log(path, official=False)
         assert (check.ruleset, check.ruleset_source) == (expected, source)
     assert (
-        check_log(
-            tmp_path / "plain/result_0.txt",
-            "1.0",
-            official=False,
-        ).ruleset
+        check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset
         == "1.0.0"
     )
     run = good_run()
     first_ms = run[0].time_ms
     for record in run:  # of a clock that starts with the machine
         record.time_ms -= first_ms
-    check = check_log(
-        write(tmp_path / "plain/result_1.txt", run),
-        official=False,
-    )
+    check = check_log(write(tmp_path / "plain/result_1.txt", run), official=False)
     assert check.ruleset == benchmark.RULESETS[-1]
 
 
 def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:
     run = good_run("1.1.0")
     drop("weights_initialization")(run)
-    check = check_log(
-        write(tmp_path / "result_0.txt", run),
-        "1.1.0",
-        official=False,
-    )
+    check = check_log(write(tmp_path / "result_0.txt", run), "1.1.0", official=False)
     assert check.verdict == "FAIL"
     assert check.round_verdict == "PASS"

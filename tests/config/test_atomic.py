@@ -34,8 +34,7 @@ def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a crash of the machine it is the old or the new one, not one of 0 bytes."""
     path = tmp_path / "config.yaml"
@@ -55,19 +54,14 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
 
 @pytest.mark.parametrize("calls", [("chmod", "fchmod"), ("fsync",)])
 def test_what_a_file_system_has_not_fails_no_write(
-    tmp_path: Path,
-    calls: tuple[str, ...],
+    tmp_path: Path, calls: tuple[str, ...]
 ) -> None:
     path = tmp_path / "page.html"
     code = f"from rn50.config.atomic import *; write_file(Path({str(path)!r}), 'two')"
     path.write_text("one")
     refusals = dict.fromkeys(calls, "EPERM")
     environment = os.environ | refusing(tmp_path, None, **refusals)
-    subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        check=True,
-    )
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert path.read_text() == "two"
     assert beside(path) == {"page.html"}
 
@@ -78,8 +72,7 @@ def check(path: Path, _: str) -> None:
 
 @pytest.mark.parametrize("write", [write_output, check])
 def test_a_folder_and_a_missing_one_are_refused(
-    tmp_path: Path,
-    write: Callable[[Path, str], object],
+    tmp_path: Path, write: Callable[[Path, str], object]
 ) -> None:
     with refused(r"(a file expected, found a folder|Is a directory)"):
         write(tmp_path, "text")
@@ -119,10 +112,7 @@ def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["null", "full"])
-def test_a_device_stays_a_device(
-    device: Callable[[str], Path],
-    name: str,
-) -> None:
+def test_a_device_stays_a_device(device: Callable[[str], Path], name: str) -> None:
     path = device(name)
     check_output(path)
     with refused("No space left on device" if name == "full" else None):

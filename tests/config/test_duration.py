@@ -14,11 +14,7 @@ from rn50.config.values import Duration
         (".5 epochs", 0.5, "epochs"),
     ],
 )
-def test_reads_value_and_unit(
-    text: str,
-    value: float,
-    unit: str,
-) -> None:
+def test_reads_value_and_unit(text: str, value: float, unit: str) -> None:
     assert Duration.parse(text) == Duration(value, unit)
 
 
@@ -39,8 +35,7 @@ def test_refuses_what_is_no_duration(text: str) -> None:
 
 
 @given(
-    st.floats(0, 1e11) | st.integers(0, 10**12 - 1),
-    st.sampled_from(["epochs", "%"]),
+    st.floats(0, 1e11) | st.integers(0, 10**12 - 1), st.sampled_from(["epochs", "%"])
 )
 def test_every_digit_survives_being_written_and_read(value: float, unit: str) -> None:
     duration = Duration(float(value), unit)

@@ -14,10 +14,7 @@ IMAGENET = (1000, 1_281_167, 50_000)
 
 
 def write_manifest(
-    folder: str | Path,
-    classes: int = 3,
-    train: int = 12,
-    evaluation: int = 6,
+    folder: str | Path, classes: int = 3, train: int = 12, evaluation: int = 6
 ) -> None:
     """A manifest as packing writes it, without the files that it names."""
     file = {"bytes": 1, "sha256": "0" * 64}
@@ -49,8 +46,7 @@ def origins(loaded: Loaded, *keys: str) -> list[str]:
 
 @pytest.mark.parametrize("path", ["typo", "datasets/quick/.."])
 def test_another_path_on_the_command_line_draws_nothing(
-    folder: Path,
-    path: str,
+    folder: Path, path: str
 ) -> None:
     """The trap: `quick` with a path that is not there drew images there and trained on them."""
     loaded = load("quick", [f"data.path={path}"])
@@ -62,8 +58,7 @@ def test_another_path_on_the_command_line_draws_nothing(
 
 @pytest.mark.parametrize("path", ["./datasets/quick/", "link"])
 def test_the_same_folder_in_other_words_changes_nothing(
-    folder: Path,
-    path: str,
+    folder: Path, path: str
 ) -> None:
     """A job's script names the path of its config again."""
     (folder / "datasets/quick").mkdir(parents=True)
@@ -99,12 +94,7 @@ def test_counts_below_the_layer_that_names_the_path_are_not_of_this_set(
 
 
 def test_counts_come_from_the_manifest_unless_given(folder: Path) -> None:
-    write_manifest(
-        "datasets/mine",
-        classes=20,
-        train=1000,
-        evaluation=240,
-    )
+    write_manifest("datasets/mine", classes=20, train=1000, evaluation=240)
     loaded = load("dgxa100_8", ["data.path=datasets/mine"])
     assert counts(loaded) == (20, 1000, 240)
     assert origins(loaded, "eval_samples") == ["datasets/mine/manifest.json"]
@@ -140,8 +130,7 @@ def test_a_manifest_that_is_needed_and_broken_is_one_error(folder: Path) -> None
 
 
 def test_paths_are_relative_to_the_working_folder(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     write("low/mine.yaml", "data: {path: images}\nsystem: {results: ~/runs}\n")

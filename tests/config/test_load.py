@@ -87,17 +87,13 @@ def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> Non
     ],
 )
 def test_override_values_are_yaml(
-    folder: Path,
-    override: str,
-    key: str,
-    value: object,
+    folder: Path, override: str, key: str, value: object
 ) -> None:
     assert values(load_text("{}", override))[key] == value
 
 
 def test_variables_of_a_path_have_their_values(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCRATCH", "/scratch/me")
     run = load_text("data: {path: $SCRATCH/set}", "system.results=${SCRATCH}/(a)$").run
@@ -144,11 +140,7 @@ def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
         ("a\0b", r"found 'a\x00b'"),
     ],
 )
-def test_a_config_that_does_not_exist(
-    folder: Path,
-    name: str,
-    problem: str,
-) -> None:
+def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> None:
     with refused(re.escape(problem)):
         load(name)
 
@@ -169,9 +161,7 @@ def test_a_config_that_does_not_exist(
     ],
 )
 def test_a_bad_base_is_one_error_with_its_place(
-    folder: Path,
-    text: str,
-    problem: str,
+    folder: Path, text: str, problem: str
 ) -> None:
     write("a.yaml", "system: {base: b.yaml}\n")
     write("b.yaml", "base: a.yaml\n")
@@ -221,10 +211,7 @@ def test_a_bad_base_is_one_error_with_its_place(
     ],
 )
 def test_a_bad_value_is_named_with_its_place(
-    folder: Path,
-    text: str,
-    place: str,
-    found: str,
+    folder: Path, text: str, place: str, found: str
 ) -> None:
     lines = errors_of(text)
     (line,) = (line for line in lines if line.startswith(f"x.yaml:{place}"))
@@ -284,9 +271,7 @@ schedule: {warmup: 5}
     ],
 )
 def test_a_file_that_is_no_config_is_one_clear_error(
-    folder: Path,
-    text: str | bytes,
-    problem: str,
+    folder: Path, text: str | bytes, problem: str
 ) -> None:
     with refused(problem):
         load_text(text)
@@ -321,10 +306,7 @@ def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None
     ],
 )
 def test_scalars_are_read_as_yaml_1_2(
-    folder: Path,
-    text: str,
-    key: str,
-    value: object,
+    folder: Path, text: str, key: str, value: object
 ) -> None:
     scalar = values(load_text(text))[key]
     assert scalar == value

@@ -39,15 +39,10 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
 
 @pytest.mark.parametrize(
     ("system", "name"),
-    [
-        ("system: DGX-A100", "dgxa100"),
-        ("system: {base: selene}", "dgxa100"),
-    ],
+    [("system: DGX-A100", "dgxa100"), ("system: {base: selene}", "dgxa100")],
 )
 def test_a_machine_by_name_is_the_command_lines(
-    folder: Path,
-    system: str,
-    name: str,
+    folder: Path, system: str, name: str
 ) -> None:
     loaded = load_text(f"base: quick\n{system}\n")
     assert loaded.run == load("quick", [f"system={name}"]).run
@@ -65,8 +60,7 @@ def test_a_machine_by_name_is_the_command_lines(
     ],
 )
 def test_keys_of_a_named_machine_may_be_changed(
-    folder: Path,
-    overrides: list[str],
+    folder: Path, overrides: list[str]
 ) -> None:
     loaded = load_text("base: quick\nsystem: {base: dgxa100, nodes: 4}\n")
     assert layout_of(loaded) == (4, 8)
@@ -83,10 +77,7 @@ def test_keys_of_a_named_machine_may_be_changed(
     ],
 )
 def test_another_machine_has_as_many_ranks(
-    folder: Path,
-    config: str,
-    machine: str,
-    layout: tuple[int, int],
+    folder: Path, config: str, machine: str, layout: tuple[int, int]
 ) -> None:
     loaded = load(config, [f"system={machine}"])
     assert layout_of(loaded) == layout
@@ -115,9 +106,7 @@ def test_what_a_machine_says_is_shown_with_its_line(folder: Path) -> None:
     ],
 )
 def test_nodes_or_ranks_that_are_said_are_not_laid_out(
-    folder: Path,
-    overrides: list[str],
-    layout: tuple[int, int],
+    folder: Path, overrides: list[str], layout: tuple[int, int]
 ) -> None:
     assert layout_of(load("abci_2048_open", overrides)) == layout
 
@@ -144,10 +133,7 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(
     ],
 )
 def test_a_machine_that_does_not_exist(
-    folder: Path,
-    text: str,
-    overrides: list[str],
-    problem: str,
+    folder: Path, text: str, overrides: list[str], problem: str
 ) -> None:
     with refused(f"^{problem}"):
         load_text(text, *overrides)

@@ -14,25 +14,12 @@ from tests.conftest import refused
 CHANGE = "batch.changes=[{{after_epoch: 2, per_rank: {}, active_ranks: {}}}]"
 
 
-def plan_of(
-    config: str,
-    *overrides: str,
-) -> Plan:
+def plan_of(config: str, *overrides: str) -> Plan:
     return build_plan(load(config, overrides).run)
 
 
-def bare_plan(
-    samples: int,
-    batch: int,
-    last_batch: str,
-) -> Plan:
-    segment = Segment(
-        1,
-        0,
-        0,
-        per_rank=batch,
-        active_ranks=1,
-    )
+def bare_plan(samples: int, batch: int, last_batch: str) -> Plan:
+    segment = Segment(1, 0, 0, per_rank=batch, active_ranks=1)
     return Plan(1, samples, last_batch, (segment,))
 
 
@@ -42,9 +29,7 @@ def bare_plan(
     epochs=st.integers(1, 90),
 )
 def test_epoch_ends_are_exact_integer_arithmetic(
-    samples: int,
-    batch: int,
-    epochs: int,
+    samples: int, batch: int, epochs: int
 ) -> None:
     mixed = bare_plan(samples, batch, "mix")
     assert mixed.epoch_end_step(epochs) == -(-epochs * samples // batch)
@@ -76,8 +61,7 @@ def test_epoch_ends_are_exact_integer_arithmetic(
     ],
 )
 def test_parts_that_contradict_each_other_are_refused(
-    overrides: list[str],
-    problem: str,
+    overrides: list[str], problem: str
 ) -> None:
     with refused(f"^{problem}"):
         plan_of("quick", *overrides)
@@ -100,9 +84,7 @@ def test_a_run_is_shown_with_the_steps_that_it_trains() -> None:
     ],
 )
 def test_where_a_dynamic_loss_scale_starts(
-    scale: object,
-    batch: int,
-    start: float | None,
+    scale: object, batch: int, start: float | None
 ) -> None:
     assert dynamic_start(scale, batch) == start
 
@@ -157,10 +139,7 @@ def walk(run: Run) -> list[Walked]:
 
 
 @st.composite
-def changing_runs(
-    draw: st.DrawFn,
-    min_changes: int = 0,
-) -> Run:
+def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
     """Runs of a few epochs whose batch and ranks change; the last change may lie beyond the end."""
     ranks = draw(st.integers(1, 6))
     samples = draw(st.integers(ranks, 70))
@@ -171,12 +150,7 @@ def changing_runs(
         per_rank = draw(st.integers(1, most))
         return {"per_rank": per_rank, "active_ranks": active}
 
-    epochs = st.lists(
-        st.integers(1, 7),
-        unique=True,
-        min_size=min_changes,
-        max_size=4,
-    )
+    epochs = st.lists(st.integers(1, 7), unique=True, min_size=min_changes, max_size=4)
     after = sorted(draw(epochs))
     changes = [{"after_epoch": epoch, **batch()} for epoch in after]
     last_batch = draw(st.sampled_from(["mix", "pad"]))
@@ -185,10 +159,7 @@ def changing_runs(
         {
             "system": {"ranks_per_node": ranks},
             "data": {"train_samples": samples, "last_batch": last_batch},
-            "batch": {
-                **batch(),
-                "changes": changes,
-            },
+            "batch": {**batch(), "changes": changes},
             "schedule": {"length": length, "warmup": "0 steps"},
         }
     )
@@ -216,10 +187,7 @@ def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
 
 
 @given(run=changing_runs(), part=st.floats(0, 1))
-def test_whole_epochs_last_until_their_last_step(
-    run: Run,
-    part: float,
-) -> None:
+def test_whole_epochs_last_until_their_last_step(run: Run, part: float) -> None:
     """But for one batch that mixes all along: there the nearest step, as ever."""
     plan = build_plan(run)
     mixes_all_along = len(plan.segments) == 1 and run.data.last_batch == "mix"
@@ -236,8 +204,7 @@ def test_whole_epochs_last_until_their_last_step(
 
 @given(run=changing_runs(min_changes=1), data=st.data())
 def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
-    run: Run,
-    data: st.DataObject,
+    run: Run, data: st.DataObject
 ) -> None:
     walked = walk(run)
     steps = data.draw(st.integers(1, len(walked)))
@@ -259,14 +226,9 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
     ],
 )
 def test_what_parts_of_a_set_do_not_go_with_is_refused(
-    override: str,
-    found: str,
+    override: str, found: str
 ) -> None:
-    fits = [
-        "data.shards=node",
-        "data.last_batch=pad",
-        CHANGE.format(8, "null"),
-    ]
+    fits = ["data.shards=node", "data.last_batch=pad", CHANGE.format(8, "null")]
     nodes = ("system.nodes=2", "system.ranks_per_node=1")
     assert plan_of("quick", *nodes, *fits).parts == 2
     with refused(f"^data.shards: node needs data.last_batch: .* {found}$"):
@@ -274,10 +236,7 @@ def test_what_parts_of_a_set_do_not_go_with_is_refused(
 
 
 @given(st.integers(1, 200_000), st.integers(1, 5000))
-def test_the_same_global_batch_on_any_number_of_ranks(
-    batch: int,
-    ranks: int,
-) -> None:
+def test_the_same_global_batch_on_any_number_of_ranks(batch: int, ranks: int) -> None:
     per_rank, active = spread(batch, ranks)
     assert per_rank * active == batch
     assert active <= ranks

@@ -11,8 +11,7 @@ SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))
 
 @pytest.mark.parametrize("name", list_presets())
 def test_a_preset_can_be_planned_and_reads_back_the_same(
-    tmp_path: Path,
-    name: str,
+    tmp_path: Path, name: str
 ) -> None:
     """With the counts of ImageNet, or those of the set that it draws."""
     loaded = load(name, ["seed=3", "schedule.warmup=7 steps", "log.org=' #: on'"])
@@ -39,9 +38,7 @@ def test_a_machine_reads_back_the_same(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [*PRESETS.glob("*.yaml"), *SYSTEMS],
-    ids=lambda path: path.stem,
+    "path", [*PRESETS.glob("*.yaml"), *SYSTEMS], ids=lambda path: path.stem
 )
 def test_the_first_line_of_a_file_is_whole_sentences(path: Path) -> None:
     """`rn50 config list` shows that line alone."""

@@ -147,10 +147,7 @@ def test_all_callers_are_tried() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", CALLS)
 def test_no_program_brings_a_traceback_or_an_endless_wait(
-    name: str,
-    fault: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "hangs" and not callers()[name]:
         pytest.skip("its caller watches it")

@@ -111,10 +111,7 @@ def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(
         ("sony_4096", {"model.label_smoothing": 0}),
     ],
 )
-def test_what_a_paper_says_besides(
-    name: str,
-    published: dict[str, object],
-) -> None:
+def test_what_a_paper_says_besides(name: str, published: dict[str, object]) -> None:
     values = dict(flatten(load(name).to_dict()))
     assert {key: values[key] for key in published} == published
 
@@ -143,15 +140,9 @@ def test_only_sonys_presets_augment_further_with_nnabla_examples_values() -> Non
         ("sony_3456", [(16, 3456), (32, 1728)]),
         ("sony_3456_64k", [(16, 3456), (32, 2048)]),
         # The second phase is printed as 16 x 4,352 on 4,096 GPUs.
-        (
-            "sony_4096",
-            [(16, 2176), (17, 4096), (32, 2720), (32, 3808)],
-        ),
+        ("sony_4096", [(16, 2176), (17, 4096), (32, 2720), (32, 3808)]),
     ],
 )
-def test_sonys_workers(
-    name: str,
-    workers: list[tuple[int, int]],
-) -> None:
+def test_sonys_workers(name: str, workers: list[tuple[int, int]]) -> None:
     segments = build_plan(load(name).run).segments
     assert [(each.per_rank, each.active_ranks) for each in segments] == workers

@@ -18,11 +18,7 @@ from rn50.config.recorded import (
 from tests.conftest import refused
 
 
-def recorded(
-    folder: Path,
-    system: str = "",
-    data: str = "datasets/smoke",
-) -> Path:
+def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Path:
     """The config of a run in `folder`, as anybody may write it there."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "origins.json").write_text("{}")
@@ -44,9 +40,7 @@ def recorded(
     ],
 )
 def test_only_listed_variables_are_set(
-    tmp_path: Path,
-    settings: str,
-    told: str,
+    tmp_path: Path, settings: str, told: str
 ) -> None:
     config = recorded(tmp_path / "run", f"job: {{environment: [{settings}]}}")
     if not told:
@@ -72,8 +66,7 @@ def test_only_listed_variables_are_set(
     ],
 )
 def test_a_job_script_has_no_command_of_a_recorded_config(
-    tmp_path: Path,
-    job: str,
+    tmp_path: Path, job: str
 ) -> None:
     words = "account: a, queue: q, walltime: '02:00:00', max_restarts: 1"
     config = recorded(tmp_path / "run", f"job: {{{words}, {job}}}")
@@ -88,8 +81,7 @@ def test_a_job_script_has_no_command_of_a_recorded_config(
 
 
 def test_places_outside_need_the_command_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "here/run"
     run.parent.mkdir()
@@ -132,18 +124,10 @@ def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
     run = tmp_path / "results/study/trials/trial_0003/2026"
     results = f"system.results={run.parent.parent}"
     config = recorded(run, f"results: {run.parent.parent}")
-    loaded = load_named(
-        str(config),
-        ["name=trial_0003", results],
-        RUN,
-    )
+    loaded = load_named(str(config), ["name=trial_0003", results], RUN)
     assert loaded.run.system.results == str(run.parent.parent)  # as asked for
     text = config.read_text().replace("name: smoke", "name: trial_0003")
     config.write_text(text)
-    loaded = load_named(
-        str(config),
-        [],
-        ("data.path",),
-    )
+    loaded = load_named(str(config), [], ("data.path",))
     assert loaded.run.system.results == str(tmp_path / "results")
     assert loaded.run.name == "study_trial_0003"

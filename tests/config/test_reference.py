@@ -38,9 +38,7 @@ def test_the_page_is_up_to_date() -> None:
     ],
 )
 def test_a_key_is_found_by_path_name_or_section(
-    word: str,
-    first: str,
-    count: int,
+    word: str, first: str, count: int
 ) -> None:
     keys = find_keys(word)
     assert keys[0].path == first

@@ -51,9 +51,7 @@ def test_the_pages_containers_run_as_the_reader_and_leave_the_checkout_alone(
     ],
 )
 def test_an_image_knows_the_commit_it_was_built_from(
-    monkeypatch: pytest.MonkeyPatch,
-    told: str,
-    git: Commit,
+    monkeypatch: pytest.MonkeyPatch, told: str, git: Commit
 ) -> None:
     monkeypatch.setenv("RN50_COMMIT", told)
     settings = EngineSettings({}, {})

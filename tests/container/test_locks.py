@@ -28,10 +28,7 @@ def packages(lock: str) -> dict[str, tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_lock_has_all_that_is_asked_for_with_hashes(
-    root: Path,
-    python: str,
-) -> None:
+def test_a_lock_has_all_that_is_asked_for_with_hashes(root: Path, python: str) -> None:
     lock = (root / f"requirements/py{python}.txt").read_text()
     locked = packages(lock)
     assert len(locked) == lock.count("==") > 70
@@ -72,10 +69,7 @@ def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
     ],
 )
 def test_set_up_refuses_what_does_not_suit(
-    root: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    expected: str,
+    root: Path, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
     python = tmp_path / "my python"
     write_script(python, '[ "$1" = --version ] && echo Python 3.9.2')
@@ -92,10 +86,7 @@ def test_set_up_refuses_what_does_not_suit(
 
 
 @pytest.fixture
-def environment(
-    root: Path,
-    tmp_path: Path,
-) -> Path:
+def environment(root: Path, tmp_path: Path) -> Path:
     """What set-up takes for an environment that it has made; its Python is too old to make one."""
     made = tmp_path / "made"
     (made / "bin").mkdir(parents=True)
@@ -104,10 +95,7 @@ def environment(
     (made / "pyvenv.cfg").touch()
     (made / "setup.place").write_text(f"{root}\n{made}\n")
     stack = [*sorted(root.glob("requirements/*.txt")), root / "scripts/setup.sh"]
-    stamps = {
-        "stack.stamp": stack,
-        "setup.stamp": [*stack, root / "pyproject.toml"],
-    }
+    stamps = {"stack.stamp": stack, "setup.stamp": [*stack, root / "pyproject.toml"]}
     for name, files in stamps.items():
         content = b"".join(path.read_bytes() for path in files)
         digest = hashlib.sha256(content).hexdigest()
@@ -115,24 +103,17 @@ def environment(
     return made
 
 
-def set_up(
-    root: Path,
-    environment: Path,
-) -> int:
+def set_up(root: Path, environment: Path) -> int:
     """The exit code: 0 where all is done; 1 where it would be made, which Python 3.9 cannot."""
     old = environment.parent / "python3.9"
     write_script(old, "exit 1")
-    variables = {
-        "PATH": f"{environment}:/usr/bin:/bin",
-        "PYTHON": str(old),
-    }
+    variables = {"PATH": f"{environment}:/usr/bin:/bin", "PYTHON": str(old)}
     command = (root / "scripts/setup.sh", "--into", environment)
     return subprocess.run(command, env=variables).returncode
 
 
 def test_an_environment_that_is_whole_is_left_as_it_is(
-    root: Path,
-    environment: Path,
+    root: Path, environment: Path
 ) -> None:
     assert set_up(root, environment) == 0
     linked = environment.with_name("linked")
@@ -142,9 +123,7 @@ def test_an_environment_that_is_whole_is_left_as_it_is(
 
 @pytest.mark.parametrize("change", ["mpi.h", "bin/python.lost"])
 def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
-    root: Path,
-    environment: Path,
-    change: str,
+    root: Path, environment: Path, change: str
 ) -> None:
     (environment / change).touch()
     assert set_up(root, environment) == 1
@@ -157,10 +136,7 @@ def test_an_environment_for_gpus_stays_one(root: Path, environment: Path) -> Non
     assert set_up(root, environment) == 1
 
 
-def test_a_copy_of_an_environment_is_made_anew(
-    root: Path,
-    environment: Path,
-) -> None:
+def test_a_copy_of_an_environment_is_made_anew(root: Path, environment: Path) -> None:
     """Its scripts would run the code of the original."""
     copy = environment.with_name("copy")
     shutil.copytree(environment, copy)
@@ -173,26 +149,13 @@ def test_a_copy_of_an_environment_is_made_anew(
     ("compilers", "chosen"),
     [
         ({"g++": "12"}, "g++"),
-        (
-            {"g++": "14.2.0", "g++-13": "13"},
-            "g++",
-        ),
-        (
-            {
-                "g++": "15",
-                "g++-13": "13",
-                "g++-12": "12",
-            },
-            "g++-13",
-        ),
+        ({"g++": "14.2.0", "g++-13": "13"}, "g++"),
+        ({"g++": "15", "g++-13": "13", "g++-12": "12"}, "g++-13"),
         ({}, ""),
     ],
 )
 def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
-    root: Path,
-    tmp_path: Path,
-    compilers: dict[str, str],
-    chosen: str,
+    root: Path, tmp_path: Path, compilers: dict[str, str], chosen: str
 ) -> None:
     for name, version in compilers.items():
         write_script(tmp_path / name, f"echo {version}")

@@ -51,21 +51,13 @@ def machine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(
-    root: Path,
-    machine: Path,
-    body: str,
-) -> str:
+def run(root: Path, machine: Path, body: str) -> str:
     """What Bash prints for `body` with scripts/setup_gpu.sh at hand."""
     environment = {
         "PATH": f"{machine / 'bin'}:/usr/bin:/bin",
         "venv": str(machine / "venv"),
     }
-    done = finished(
-        ["bash", "-c", HEAD + body],
-        cwd=root,
-        env=environment,
-    )
+    done = finished(["bash", "-c", HEAD + body], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -110,8 +102,7 @@ def test_horovod_is_built_with_pips_cuda_alone(root: Path, machine: Path) -> Non
 
 
 def test_cmake_neither_looks_for_nvcc_nor_for_a_toolkit(
-    root: Path,
-    machine: Path,
+    root: Path, machine: Path
 ) -> None:
     """A project as Horovod's, configured and built, with an nvcc on the PATH."""
     source = machine / "source"

@@ -11,42 +11,23 @@ from PIL import Image
 Pixels = NDArray[np.uint8]
 
 
-def encode(
-    image: Image.Image,
-    kind: str = "JPEG",
-    **options: Any,
-) -> bytes:
+def encode(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     out = io.BytesIO()
     image.save(out, kind, **options)
     return out.getvalue()
 
 
-def rough(
-    seed: int,
-    height: int,
-    width: int,
-) -> Pixels:
+def rough(seed: int, height: int, width: int) -> Pixels:
     """Noise: no pixel is like its neighbours."""
     generator = np.random.default_rng(seed)
-    return generator.integers(
-        0,
-        256,
-        (height, width, 3),
-        np.uint8,
-    )
+    return generator.integers(0, 256, (height, width, 3), np.uint8)
 
 
-def noise(
-    seed: int,
-    kind: str = "JPEG",
-) -> bytes:
+def noise(seed: int, kind: str = "JPEG") -> bytes:
     return encode(Image.fromarray(rough(seed, 16, 20)), kind)
 
 
-def image_folder(
-    folder: Path,
-    counts: dict[str, int],
-) -> Path:
+def image_folder(folder: Path, counts: dict[str, int]) -> Path:
     """Images in ImageNet's layout; `counts` maps "train/class" to a number of images."""
     for name, count in counts.items():
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,7 @@ from rn50.data.pack import pack_images
 from tests.conftest import read_json, refused, write_json
 from tests.data.images import encode, image_folder
 
-COUNTS: dict[str, Any] = {
-    "classes": 3,
-    "train_samples": 12,
-    "eval_samples": 6,
-}
+COUNTS: dict[str, Any] = {"classes": 3, "train_samples": 12, "eval_samples": 6}
 Spoil = Callable[[Path], object]
 HALF = np.float32(2.5).tobytes()
 
@@ -65,21 +61,13 @@ def older(folder: Path) -> None:
     write_json(folder / "manifest.json", manifest)
 
 
-def overwrite(
-    path: Path,
-    offset: int,
-    new: bytes,
-) -> None:
+def overwrite(path: Path, offset: int, new: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(new)
 
 
-def image_place(
-    folder: Path,
-    split: str,
-    number: int,
-) -> tuple[int, int]:
+def image_place(folder: Path, split: str, number: int) -> tuple[int, int]:
     """(first byte, bytes) of the image of a record."""
     row = load_table(folder, split)[number].tolist()
     offset, length, *_ = row
@@ -145,10 +133,7 @@ AT_0 = "/set/train.rec: record at byte 0:"
     ],
 )
 def test_a_changed_set_is_one_error_before_the_run(
-    packed: Path,
-    spoil: Spoil,
-    sealed: bool,
-    told: str,
+    packed: Path, spoil: Spoil, sealed: bool, told: str
 ) -> None:
     """Sealed: the files fit the manifest, but do not fit each other."""
     spoil(packed)
@@ -176,10 +161,7 @@ def test_a_changed_set_is_one_error_before_the_run(
     ],
 )
 def test_a_manifest_of_another_shape_names_the_key(
-    packed: Path,
-    old: str,
-    new: str,
-    told: str,
+    packed: Path, old: str, new: str, told: str
 ) -> None:
     path = packed / "manifest.json"
     text = path.read_text()
@@ -204,11 +186,7 @@ def test_counts_of_the_config_must_be_those_of_the_set(pristine: Path) -> None:
     ("name", "where"),
     [("train.rec", ".* one of 12 records .*record 0, class"), ("val.npy", "")],
 )
-def test_verify_finds_any_flipped_byte(
-    packed: Path,
-    name: str,
-    where: str,
-) -> None:
+def test_verify_finds_any_flipped_byte(packed: Path, name: str, where: str) -> None:
     path = packed / name
     content = path.read_bytes()
     flipped = content[-40] ^ 1
@@ -219,8 +197,7 @@ def test_verify_finds_any_flipped_byte(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_images_that_do_not_decode_are_found_in_a_sealed_set(
-    packed: Path,
-    processes: int,
+    packed: Path, processes: int
 ) -> None:
     assert verify(packed, processes=processes) == load_manifest(packed)
     lines = (packed / "val.lst").read_text().splitlines()
@@ -262,8 +239,7 @@ def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
 
 
 def test_verify_shows_bytes_and_records(
-    pristine: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataset, "MB", 1)
     shown: dict[str, tuple[int, int]] = {}
@@ -273,24 +249,17 @@ def test_verify_shows_bytes_and_records(
 
     manifest = verify(pristine, track=track)
     total = sum(file.bytes for file in manifest.files.values())
-    assert shown == {
-        "checking MB": (total, total),
-        "checking records": (18, 18),
-    }
+    assert shown == {"checking MB": (total, total), "checking records": (18, 18)}
 
 
-def die(
-    *_: object,
-    **__: object,
-) -> list[object]:
+def die(*_: object, **__: object) -> list[object]:
     if multiprocessing.parent_process() is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     return []
 
 
 def test_a_worker_that_is_killed_is_one_error(
-    pristine: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataset, "_find_faults", die)
     with refused("set: not checked: a worker process was killed"):

@@ -149,8 +149,7 @@ def peak_mb(folder: Path, images: dict[str, bytes]) -> int:
 
 
 def test_what_is_packed_is_trained_and_evaluated_on_in_the_memory_of_ordinary_photos(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """1 x 10,000 pixels, resized whole as evaluation resizes, would take 2,000 MB."""
     ordinary = black("RGB", 500, 375)
@@ -165,8 +164,7 @@ def test_what_is_packed_is_trained_and_evaluated_on_in_the_memory_of_ordinary_ph
 
 
 def test_what_training_does_not_decode_is_refused_by_name(
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     images = image_folder(tmp_path / "images", {"train/a": 1, "train/b": 2, "val/a": 1})
     (images / "train/b/0.JPEG").unlink()

@@ -178,9 +178,7 @@ def write(folder: Path, names: Iterable[str]) -> Path:
 
 @pytest.mark.parametrize(("names", "told"), LAYOUTS.values(), ids=LAYOUTS)
 def test_a_folder_that_is_not_packed_is_described_before_advice(
-    tmp_path: Path,
-    names: list[str],
-    told: str,
+    tmp_path: Path, names: list[str], told: str
 ) -> None:
     """Whatever options the first error leads to."""
     images = write(tmp_path / "photos", names)
@@ -226,9 +224,7 @@ def tar_of(*names: str, mode: Any = "w") -> bytes:
     ],
 )
 def test_tars_are_packed_or_described(
-    tmp_path: Path,
-    content: bytes,
-    told: str | None,
+    tmp_path: Path, content: bytes, told: str | None
 ) -> None:
     images = write(tmp_path / "photos", [])
     images.mkdir()
@@ -238,8 +234,7 @@ def test_tars_are_packed_or_described(
 
 
 def test_a_class_of_val_may_be_spelt_otherwise_and_copies_are_told(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = classes(f"train/{NFC}", "train/dog", f"val/{NFD}", "val/Dog ")
     images = write(tmp_path / "photos", names)

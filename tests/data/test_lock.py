@@ -46,27 +46,14 @@ def start_holder(path: Path) -> psutil.Popen:
     """A process that holds `path` until its standard input ends."""
     command = [sys.executable, "-c", QUICK + HOLD, str(path)]
     return psutil.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
-def look_at(
-    path: Path,
-    *within: str,
-    **environment: str,
-) -> list[str]:
+def look_at(path: Path, *within: str, **environment: str) -> list[str]:
     """Whether `path` is held, and what came of the attempt to hold it, as another process finds."""
     done = finished(
-        [
-            *within,
-            sys.executable,
-            "-c",
-            QUICK + LOOK,
-            str(path),
-        ],
+        [*within, sys.executable, "-c", QUICK + LOOK, str(path)],
         env=os.environ | environment,
     )
     assert not done.returncode, done.stderr
@@ -103,17 +90,12 @@ def holder(path: Path) -> Iterator[psutil.Popen]:
     process.communicate()
 
 
-def in_use(
-    path: Path,
-    process: psutil.Popen,
-) -> str:
+def in_use(path: Path, process: psutil.Popen) -> str:
     return f"{path.parent}: in use by process {process.pid} on "
 
 
 def test_the_second_is_refused_by_name_and_a_killed_holder_is_followed(
-    path: Path,
-    holder: psutil.Popen,
-    capsys: pytest.CaptureFixture[str],
+    path: Path, holder: psutil.Popen, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert held([path]) == {path}
     with pytest.raises(FolderInUse, match=in_use(path, holder)), hold(path):
@@ -150,10 +132,7 @@ def test_the_slower_of_two_that_wait_leaves_the_lock_of_the_faster(path: Path) -
 
 @pytest.mark.parametrize("within", ["a PID namespace", "a copy", "clocks that differ"])
 def test_neither_process_numbers_nor_names_nor_clocks_of_hosts_count(
-    path: Path,
-    holder: psutil.Popen,
-    within: str,
-    monkeypatch: pytest.MonkeyPatch,
+    path: Path, holder: psutil.Popen, within: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if within == "a PID namespace":
         unshare = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -213,10 +192,7 @@ def test_a_place_that_takes_no_file_is_watched(
             assert is_alive == "False"
 
 
-def test_a_lock_is_on_the_disk(
-    path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lock_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a crash of the machine leaves one that names nobody."""
     synced: list[Path] = []
     monkeypatch.setattr(
@@ -230,12 +206,7 @@ def test_a_lock_is_on_the_disk(
 
 
 def test_locks_and_links_that_a_file_system_refuses_are_not_missed(path: Path) -> None:
-    refused = refusing(
-        path.parent,
-        flock="ENOLCK",
-        link="EPERM",
-        fsync="EINVAL",
-    )
+    refused = refusing(path.parent, flock="ENOLCK", link="EPERM", fsync="EINVAL")
     assert look_at(path, **refused) == ["False", "free"]
     assert look_at(left(path), **refused) == ["False", "free"]
 

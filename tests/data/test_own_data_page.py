@@ -47,10 +47,7 @@ def shape(line: str) -> str:
     return " ".join(line.split())
 
 
-def is_printed(
-    line: str,
-    printed: set[str],
-) -> bool:
+def is_printed(line: str, printed: set[str]) -> bool:
     """Whether a line is among them; one that ends in "..." goes on in a way that varies."""
     wanted = shape(line.removesuffix("..."))
     if line.endswith("..."):

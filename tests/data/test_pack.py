@@ -34,24 +34,11 @@ from tests.conftest import refused
 from tests.data.images import contents, encode, image_folder, names_in, noise
 from tests.waiting import finished
 
-SETTINGS = Synthetic(
-    train_samples=60,
-    eval_samples=20,
-    min_px=40,
-    max_px=56,
-    seed=3,
-)
-SOUND = {
-    "train/a": 3,
-    "train/b": 1,
-    "val/a": 2,
-}
+SETTINGS = Synthetic(train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3)
+SOUND = {"train/a": 3, "train/b": 1, "val/a": 2}
 
 
-def records_of(
-    folder: Path,
-    split: str,
-) -> list[tuple[str, bytes]]:
+def records_of(folder: Path, split: str) -> list[tuple[str, bytes]]:
     """(class, image) of each record of a packed set."""
     classes = load_manifest(folder).classes
     records = []
@@ -69,10 +56,7 @@ def records_of(
     return records
 
 
-def photos_of(
-    folder: Path,
-    split: str,
-) -> list[str]:
+def photos_of(folder: Path, split: str) -> list[str]:
     """The names in a set's list, whose numbers and labels are those of its records."""
     lines = (folder / f"{split}.lst").read_text().splitlines()
     labels = load_table(folder, split)["label"]
@@ -85,11 +69,7 @@ def photos_of(
     return names
 
 
-def check_names(
-    folder: Path,
-    images: Path,
-    split: str,
-) -> None:
+def check_names(folder: Path, images: Path, split: str) -> None:
     """Every name of a set's list is that of the photo in its record."""
     records = records_of(folder, split)
     names = photos_of(folder, split)
@@ -116,12 +96,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("many")
     images = image_folder(
         folder / "images",
-        {
-            "train/a": 1500,
-            "train/b": 1500,
-            "val/a": 250,
-            "val/b": 250,
-        },
+        {"train/a": 1500, "train/b": 1500, "val/a": 250, "val/b": 250},
     )
     (images / "train/a/png.JPEG").write_bytes(noise(1, "PNG"))
     cmyk = Image.new("CMYK", (20, 16))
@@ -142,8 +117,7 @@ def times_in(folder: Path) -> dict[Path, int]:
 
 
 def test_drawing_continues_after_a_kill_with_the_same_bytes(
-    drawn: Path,
-    tmp_path: Path,
+    drawn: Path, tmp_path: Path
 ) -> None:
     """What is whole is not drawn again; the image under way is."""
     out = tmp_path / "images"
@@ -186,8 +160,7 @@ def test_drawing_with_other_settings_begins_anew(tmp_path: Path) -> None:
 
 
 def test_drawn_files_differ_and_are_the_same_for_a_seed(
-    drawn: Path,
-    tmp_path: Path,
+    drawn: Path, tmp_path: Path
 ) -> None:
     make_images(tmp_path / "again", SETTINGS)
     files = contents(drawn)
@@ -195,10 +168,7 @@ def test_drawn_files_differ_and_are_the_same_for_a_seed(
     assert len(set(files.values())) == 80
 
 
-def test_the_packed_set_holds_every_original_byte(
-    drawn: Path,
-    tmp_path: Path,
-) -> None:
+def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
     manifest = pack_images(drawn, out)
     assert manifest.classes == [f"n{90_000_000 + label}" for label in range(10)]
@@ -225,9 +195,7 @@ def test_the_packed_set_holds_every_original_byte(
 
 
 def test_what_is_accepted(
-    sound: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A PNG under a .JPEG name (ImageNet has one), any case of suffix, an EXIF orientation (which
     does not change the size in the table), a class without val images, an empty folder as the
@@ -271,12 +239,7 @@ def test_what_is_accepted(
 
 
 def test_folders_below_a_class_are_refused_or_packed(tmp_path: Path) -> None:
-    counts = {
-        "train/a": 1,
-        "train/a/2023/may": 3,
-        "train/b/x": 4,
-        "val/a/y": 1,
-    }
+    counts = {"train/a": 1, "train/a/2023/may": 3, "train/b/x": 4, "val/a/y": 1}
     images = image_folder(tmp_path / "images", counts)
     out = tmp_path / "out"
     told = r"a/2023 \(images: 3\), b/x \(images: 4\); --recursive .* classes a, b$"
@@ -304,18 +267,10 @@ def test_folders_below_a_class_are_refused_or_packed(tmp_path: Path) -> None:
     ],
 )
 def test_transparent_pixels_are_packed_as_white(
-    sound: Path,
-    tmp_path: Path,
-    mode: str,
-    options: dict[str, Any],
-    on_white: bool,
+    sound: Path, tmp_path: Path, mode: str, options: dict[str, Any], on_white: bool
 ) -> None:
     """All other bytes are packed as they are, those of a PNG whose pixels are all opaque too."""
-    png = encode(
-        Image.new(mode, (20, 16)),
-        "PNG",
-        **options,
-    )
+    png = encode(Image.new(mode, (20, 16)), "PNG", **options)
     (sound / "train/b/0.JPEG").write_bytes(png)
     red = Image.new("RGBA", (20, 16), "red")
     opaque = encode(red, "PNG")
@@ -334,11 +289,7 @@ def test_transparent_pixels_are_packed_as_white(
 
 def test_names_of_any_bytes_are_packed_and_read_again(tmp_path: Path) -> None:
     strange = os.fsdecode(b"K\xe4fer")
-    counts = {
-        f"train/{strange}": 2,
-        f"val/{strange}": 1,
-        "train/two\nlines": 1,
-    }
+    counts = {f"train/{strange}": 2, f"val/{strange}": 1, "train/two\nlines": 1}
     images = image_folder(tmp_path / "images", counts)
     (images / "train" / strange / f"{strange}.jpg").write_text("bad")
     pack_images(images, tmp_path / "out", skip_bad=1)
@@ -352,36 +303,21 @@ def test_names_of_any_bytes_are_packed_and_read_again(tmp_path: Path) -> None:
 # --- the layouts ---------------------------------------------------------------------------------
 
 
-def write_tar(
-    path: Path,
-    files: list[Path],
-) -> None:
+def write_tar(path: Path, files: list[Path]) -> None:
     with tarfile.open(path, "w") as tar:
         for file in files:
             tar.add(file, file.name)
 
 
-def write_devkit(
-    folder: Path,
-    number_of: dict[str, int],
-    truth: list[int],
-) -> None:
+def write_devkit(folder: Path, number_of: dict[str, int], truth: list[int]) -> None:
     """ImageNet's development kit in little: its two files as they are in the published tar."""
-    fields = [
-        ("ILSVRC2012_ID", object),
-        ("WNID", object),
-        ("words", object),
-    ]
+    fields = [("ILSVRC2012_ID", object), ("WNID", object), ("words", object)]
     rows = [(number, name, "word") for name, number in number_of.items()]
     synsets = np.array(rows, np.dtype(fields))
     synsets = synsets.reshape(-1, 1)
     data = folder / "ILSVRC2012_devkit_t12/data"
     data.mkdir(parents=True)
-    savemat(
-        data / "meta.mat",
-        {"synsets": synsets},
-        do_compression=True,
-    )
+    savemat(data / "meta.mat", {"synsets": synsets}, do_compression=True)
     lines = "".join(f"{number}\n" for number in truth)
     (data / "ILSVRC2012_validation_ground_truth.txt").write_text(lines)
     with tarfile.open(folder / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as tar:
@@ -392,12 +328,7 @@ def write_devkit(
 def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     """Class folders; ImageNet's tar files with the development kit; the same with val unpacked."""
     images = tmp_path / "folders"
-    counts = {
-        "train/n01": 5,
-        "train/n02": 4,
-        "val/n01": 3,
-        "val/n02": 2,
-    }
+    counts = {"train/n01": 5, "train/n02": 4, "val/n01": 3, "val/n02": 2}
     folders = [*Counter(counts).elements()]
     for number, folder in enumerate(folders, 1):
         split, wnid = folder.split("/")
@@ -418,11 +349,7 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     write_tar(tars / "ILSVRC2012_img_val.tar", val)
     with refused(r"val: a folder for each class, or .*devkit.*tar.gz .* 5 photos"):
         pack_images(tars, tmp_path / "b")
-    number_of = {
-        "n02": 1,
-        "n01": 2,
-        "n00": 3,
-    }
+    number_of = {"n02": 1, "n01": 2, "n00": 3}
     truth = [3] * len(folders)
     for path in val:
         number = int(path.stem[-8:])
@@ -442,10 +369,7 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     pack_images(tars, tmp_path / "unpacked")
     assert contents(tmp_path / "unpacked") == packed
     shutil.rmtree(tars / "ILSVRC2012_devkit_t12")
-    for other, wnid in (
-        ([3] * 14, "n00"),
-        ([1], "none"),
-    ):
+    for other, wnid in (([3] * 14, "n00"), ([1], "none")):
         write_devkit(tars, number_of, other)
         with refused(rf"a class of train expected, found {wnid}"):
             pack_images(tars, tmp_path / "d")
@@ -456,28 +380,15 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
     images = tmp_path / "photos"
-    names = Counter(
-        cat=20,
-        dog=11,
-        one=1,
-        rare=2,
-    )
+    names = Counter(cat=20, dog=11, one=1, rare=2)
     for number, name in enumerate(names.elements()):
         path = images / name / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(noise(number))
 
-    def split(
-        share: float,
-        seed: int = 0,
-    ) -> list[set[tuple[str, bytes]]]:
+    def split(share: float, seed: int = 0) -> list[set[tuple[str, bytes]]]:
         out = tmp_path / f"{share}_{seed}"
-        pack_images(
-            images,
-            out,
-            hold_out=share,
-            shuffle_seed=seed,
-        )
+        pack_images(images, out, hold_out=share, shuffle_seed=seed)
         return [{*records_of(out, split)} for split in ("train", "val")]
 
     train, val = split(0.2)
@@ -498,10 +409,7 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
 # --- bad files -----------------------------------------------------------------------------------
 
 
-def spoil(
-    images: Path,
-    count: int,
-) -> list[str]:
+def spoil(images: Path, count: int) -> list[str]:
     """Bad files in both splits; their paths."""
     paths = []
     for number in range(count):
@@ -513,8 +421,7 @@ def spoil(
 
 
 def test_every_bad_file_of_both_splits_is_named_in_one_go(
-    sound: Path,
-    tmp_path: Path,
+    sound: Path, tmp_path: Path
 ) -> None:
     bad = spoil(sound, 31)
     with pytest.raises(UserError) as caught:
@@ -527,23 +434,14 @@ def test_every_bad_file_of_both_splits_is_named_in_one_go(
 
 
 def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_read_again(
-    sound: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     bad = spoil(sound, 4)
     with refused("of --skip-bad"):
         pack_images(sound, out, skip_bad=3)
     shutil.copytree(tmp_path / ".out.partial", tmp_path / ".mended.partial")
-    command = [
-        "data",
-        "pack",
-        str(sound),
-        str(out),
-        "--skip-bad",
-        "4",
-    ]
+    command = ["data", "pack", str(sound), str(out), "--skip-bad", "4"]
     with monkeypatch.context() as patched:
         # the workers are forks of this process
         patched.setattr(SourceImage, "read", None)
@@ -561,18 +459,9 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
     assert names_in(tmp_path) == {"images", "out", "mended"}
 
 
-@pytest.mark.parametrize(
-    ("where", "named"),
-    [
-        ("train/b", "b"),
-        ("val/a", "val"),
-    ],
-)
+@pytest.mark.parametrize(("where", "named"), [("train/b", "b"), ("val/a", "val")])
 def test_a_class_of_nothing_but_bad_files_is_named(
-    sound: Path,
-    tmp_path: Path,
-    where: str,
-    named: str,
+    sound: Path, tmp_path: Path, where: str, named: str
 ) -> None:
     for path in (sound / where).iterdir():
         path.write_text("bad")
@@ -586,8 +475,7 @@ INTERRUPT = Mock(side_effect=KeyboardInterrupt)
 
 
 def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absent(
-    tmp_path: Path,
-    drawn: Path,
+    tmp_path: Path, drawn: Path
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/precious").write_text("mine")
@@ -606,10 +494,7 @@ def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absen
     assert names_in(tmp_path) == {"out", "file", ".new.partial"}
 
 
-def test_images_of_another_folder_are_packed_anew(
-    drawn: Path,
-    tmp_path: Path,
-) -> None:
+def test_images_of_another_folder_are_packed_anew(drawn: Path, tmp_path: Path) -> None:
     """They have the same names, as copies of another size do; a link may lead to either."""
     small = tmp_path / "small"
     shutil.copytree(drawn, small)
@@ -642,18 +527,11 @@ pack_images(Path(sys.argv[1]), Path(sys.argv[2]), processes=3, progress=progress
 
 
 def test_killed_again_and_again_it_ends_with_the_same_bytes(
-    many: Path,
-    tmp_path: Path,
+    many: Path, tmp_path: Path
 ) -> None:
     """kill -9 of the parent alone, when so many images are packed; workers must follow it."""
     out = tmp_path / "set"
-    command = [
-        sys.executable,
-        "-c",
-        PACK,
-        str(many / "images"),
-        str(out),
-    ]
+    command = [sys.executable, "-c", PACK, str(many / "images"), str(out)]
     for killed_at in ("128", "1500", "3300"):
         done = subprocess.run([*command, killed_at], check=False)
         assert done.returncode == -signal.SIGKILL
@@ -664,30 +542,17 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
 
 
 def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
-    many: Path,
-    tmp_path: Path,
+    many: Path, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = [
-        "mount",
-        "-t",
-        "tmpfs",
-        "-o",
-        "size=1m",
-        "tmpfs",
-        str(disk),
-    ]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
     mounted = finished(mount)
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.strip()}")
 
     def pack() -> None:
-        pack_images(
-            many / "images",
-            disk / "set",
-            processes=2,
-        )
+        pack_images(many / "images", disk / "set", processes=2)
 
     try:
         with refused(r"set.*: cannot write: No space left on device"):

@@ -27,12 +27,7 @@ from rn50.data.pipeline import (
 from tests.conftest import refused
 from tests.data.images import Pixels, encode, rough
 
-SEEDS = {
-    "shuffle": 11,
-    "augment": 12,
-    "flip": 13,
-    "operations": 14,
-}
+SEEDS = {"shuffle": 11, "augment": 12, "flip": 13, "operations": 14}
 PX = 16
 """Side of a crop."""
 Floats = NDArray[np.float64]
@@ -42,10 +37,7 @@ def png(pixels: Pixels) -> bytes:
     return encode(Image.fromarray(pixels), "PNG")
 
 
-def jpeg(
-    pixels: Pixels,
-    **options: Any,
-) -> bytes:
+def jpeg(pixels: Pixels, **options: Any) -> bytes:
     return encode(Image.fromarray(pixels), **options)
 
 
@@ -53,11 +45,7 @@ def rough_images(shapes: Sequence[tuple[int, int]]) -> list[Pixels]:
     return [rough(seed, *shape) for seed, shape in enumerate(shapes)]
 
 
-def smooth(
-    number: int,
-    height: int,
-    width: int,
-) -> Pixels:
+def smooth(number: int, height: int, width: int) -> Pixels:
     """Red follows the row, green the column, blue the number; all but linear, so that a bilinear
     resize and a JPEG keep it within a level or two."""
     y, x = np.mgrid[0:height, 0:width]
@@ -69,19 +57,13 @@ def smooth(
     return np.rint(levels).astype(np.uint8)
 
 
-def pack_pixels(
-    folder: Path,
-    images: Sequence[Pixels],
-) -> Data:
+def pack_pixels(folder: Path, images: Sequence[Pixels]) -> Data:
     """`pack` of these pixels without loss."""
     files = [*map(png, images)]
     return pack(folder, files)
 
 
-def pack(
-    folder: Path,
-    images: Sequence[bytes],
-) -> Data:
+def pack(folder: Path, images: Sequence[bytes]) -> Data:
     """A packed set with a class for each image, so that a label is the image's number; they are the
     images of both splits."""
     for number, image in enumerate(images):
@@ -98,57 +80,28 @@ def pack(
     )
 
 
-def with_settings(
-    data: Data,
-    **settings: Any,
-) -> Data:
+def with_settings(data: Data, **settings: Any) -> Data:
     return Data.model_validate(data.model_dump() | settings)
 
 
-def plan_of(
-    data: Data,
-    per_rank: int,
-    ranks: int = 1,
-) -> Plan:
+def plan_of(data: Data, per_rank: int, ranks: int = 1) -> Plan:
     """One batch all along."""
     segment = Segment(1, 0, 0, per_rank, ranks)
-    return Plan(
-        ranks,
-        data.train_samples,
-        data.last_batch,
-        (segment,),
-    )
+    return Plan(ranks, data.train_samples, data.last_batch, (segment,))
 
 
 def training(
-    data: Data,
-    per_rank: int = 4,
-    rank: int = 0,
-    ranks: int = 1,
-    **more: Any,
+    data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1, **more: Any
 ) -> Source:
     plan = plan_of(data, per_rank, ranks)
-    return build_train_source(
-        data,
-        plan,
-        rank=rank,
-        **{"seeds": SEEDS} | more,
-    )
+    return build_train_source(data, plan, rank=rank, **{"seeds": SEEDS} | more)
 
 
 def evaluation(
-    data: Data,
-    per_rank: int = 4,
-    rank: int = 0,
-    ranks: int = 1,
-    **more: Any,
+    data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1, **more: Any
 ) -> Source:
     return build_eval_source(
-        data,
-        batch_per_rank=per_rank,
-        rank=rank,
-        ranks=ranks,
-        **more,
+        data, batch_per_rank=per_rank, rank=rank, ranks=ranks, **more
     )
 
 
@@ -156,10 +109,7 @@ def labels_of(batch: Batch) -> NDArray[np.int64]:
     return batch.labels.asnumpy().astype(int)
 
 
-def pixels_of(
-    batch: Batch,
-    data: Data,
-) -> Floats:
+def pixels_of(batch: Batch, data: Data) -> Floats:
     """Un-normalised NHWC pixels of a batch."""
     planes = batch.images.asnumpy()
     pixels = planes.transpose(0, 2, 3, 1)
@@ -167,9 +117,7 @@ def pixels_of(
 
 
 def shown(
-    batch: Batch,
-    data: Data,
-    images: Sequence[Pixels],
+    batch: Batch, data: Data, images: Sequence[Pixels]
 ) -> Iterator[tuple[Pixels, Floats]]:
     """(stored image, its pixels in the batch) of each."""
     labels = labels_of(batch)
@@ -178,57 +126,35 @@ def shown(
         yield images[label], pixels
 
 
-def difference(
-    pixels: Floats,
-    expected: Floats,
-) -> float:
+def difference(pixels: Floats, expected: Floats) -> float:
     """The largest, in levels."""
     levels = np.abs(pixels - expected)
     return float(levels.max())
 
 
-def bits(
-    source: Source,
-    batches: int = 4,
-) -> bytes:
+def bits(source: Source, batches: int = 4) -> bytes:
     arrays = [source.next().images for _ in range(batches)]
     return b"".join(array.asnumpy().tobytes() for array in arrays)
 
 
-def sample(
-    image: Pixels,
-    rows: Floats,
-    columns: Floats,
-) -> Floats:
+def sample(image: Pixels, rows: Floats, columns: Floats) -> Floats:
     """Levels between the centres of pixels, linear; the border is repeated outside."""
     planes = [
-        map_coordinates(
-            plane,
-            [rows, columns],
-            float,
-            order=1,
-            mode="nearest",
-        )
+        map_coordinates(plane, [rows, columns], float, order=1, mode="nearest")
         for plane in np.moveaxis(image, 2, 0)
     ]
     return np.stack(planes, axis=2)
 
 
 def bilinear(
-    image: Pixels,
-    height: int,
-    width: int,
-    scale: float | None = None,
+    image: Pixels, height: int, width: int, scale: float | None = None
 ) -> Floats:
     """Resize with half-pixel centres and no antialiasing, rounded to levels as DALI does.
 
     With `scale` both axes keep exactly that scale about the centre, though the size is rounded.
     """
 
-    def places(
-        old: int,
-        new: int,
-    ) -> Floats:
+    def places(old: int, new: int) -> Floats:
         centred = np.arange(new) + 0.5 - new / 2
         factor = scale or new / old
         return centred / factor + old / 2 - 0.5
@@ -251,15 +177,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Data:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """JPEG of several shapes, with structure."""
-    shapes = [
-        (40, 60),
-        (60, 40),
-        (33, 47),
-        (20, 20),
-        (21, 80),
-        (18, 19),
-        (200, 151),
-    ]
+    shapes = [(40, 60), (60, 40), (33, 47), (20, 20), (21, 80), (18, 19), (200, 151)]
     images = [*map(jpeg, rough_images(shapes))]
     return pack(tmp_path_factory.mktemp("photos"), images)
 
@@ -276,12 +194,7 @@ def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
     order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     stored = load_table(Path(numbered.path), "train")["label"]
     for rank, steps in ((0, 5), (1, 2)):
-        source = build_train_source(
-            numbered,
-            plan,
-            rank=rank,
-            seeds=SEEDS,
-        )
+        source = build_train_source(numbered, plan, rank=rank, seeds=SEEDS)
         for step in range(1, steps + 1):
             images = order.batch(step, rank).images
             labels = labels_of(source.next())
@@ -306,15 +219,7 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
     """Lossless images, shorter side to eval_resize_px, aspect kept, centre crop: within one grey
     level, the rounding after the resize. Where an odd number of rows is left over the crop lies
     lower, not higher."""
-    shapes = [
-        (20, 20),
-        (40, 60),
-        (60, 40),
-        (33, 47),
-        (21, 80),
-        (19, 18),
-        (10, 12),
-    ]
+    shapes = [(20, 20), (40, 60), (60, 40), (33, 47), (21, 80), (19, 18), (10, 12)]
     images = rough_images(shapes)
     data = pack_pixels(tmp_path, images)
     batch = evaluation(data, len(images)).next()
@@ -333,8 +238,7 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
 
 
 def test_only_elongated_images_are_not_resized_whole(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to 1 : 4 the bits are those of the whole image, resized and then cropped. Beyond, one
     value in 20 may differ by one level, because float32 counts shorter distances more exactly."""
@@ -345,12 +249,7 @@ def test_only_elongated_images_are_not_resized_whole(
     batches = [evaluation(data, len(images)).next()]
     resize = fn.resize
 
-    def whole(
-        pixels: Any,
-        roi_start: Any,
-        roi_end: Any,
-        **options: Any,
-    ) -> Any:
+    def whole(pixels: Any, roi_start: Any, roi_end: Any, **options: Any) -> Any:
         return resize(pixels, **options)
 
     monkeypatch.setattr(fn, "resize", whole)
@@ -408,26 +307,16 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
     assert 0 < sum(mirrored) < len(mirrored)
 
 
-@pytest.mark.parametrize(
-    ("last_batch", "epoch"),
-    [
-        ("mix", 5),
-        ("pad", 8),
-    ],
-)
+@pytest.mark.parametrize(("last_batch", "epoch"), [("mix", 5), ("pad", 8)])
 def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
-    tmp_path: Path,
-    last_batch: str,
-    epoch: int,
+    tmp_path: Path, last_batch: str, epoch: int
 ) -> None:
     """Epochs 1 and 2 shuffled and augmented, from epoch 3 on neither, from its first image on.
     `epoch`: positions of one, of five images."""
     widths = range(40, 90, 10)
     images = [smooth(number, 40, width) for number, width in enumerate(widths)]
     data = with_settings(
-        pack_pixels(tmp_path, images),
-        no_augment_from_epoch=3,
-        last_batch=last_batch,
+        pack_pixels(tmp_path, images), no_augment_from_epoch=3, last_batch=last_batch
     )
     stored = load_table(Path(data.path), "train")["label"]
     plan = plan_of(data, 4)
@@ -466,18 +355,11 @@ OPERATIONS = {
 
 
 def augmented_reference(
-    image: Pixels,
-    u: Floats,
-    ranges: dict[str, Any],
-    tile: Floats,
+    image: Pixels, u: Floats, ranges: dict[str, Any], tile: Floats
 ) -> Floats:
     """An image after nnabla's formulas, in a view of 16 px; float64."""
 
-    def value(
-        name: str,
-        column: int,
-        neutral: float,
-    ) -> float:
+    def value(name: str, column: int, neutral: float) -> float:
         low, high = ranges.get(name, (neutral, neutral))
         share = u[column]
         if neutral == 1:
@@ -520,25 +402,12 @@ def augmented_reference(
     return 255.0 * (levels + noise * strength)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["noise"],
-        [*OPERATIONS],
-    ],
-)
+@pytest.mark.parametrize("names", [["noise"], [*OPERATIONS]])
 def test_each_operation_equals_a_numpy_reference(
-    tmp_path: Path,
-    names: list[str],
+    tmp_path: Path, names: list[str]
 ) -> None:
     """Images of 255 levels from pixel to pixel, so a place is right to 1/1000 of a pixel."""
-    sizes = [
-        (16, 16),
-        (20, 17),
-        (24, 40),
-        (37, 30),
-        (50, 45),
-    ]
+    sizes = [(16, 16), (20, 17), (24, 40), (37, 30), (50, 45)]
     images = rough_images(sizes)
     ranges = {name: OPERATIONS[name] for name in names}
     data = with_settings(
@@ -558,12 +427,7 @@ def test_each_operation_equals_a_numpy_reference(
         flips = sampling.flips(places, SEEDS["flip"])
         batch = source.next()
         for index, (image, pixels) in enumerate(shown(batch, data, images)):
-            wanted = augmented_reference(
-                image,
-                u[index],
-                ranges,
-                tile,
-            )
+            wanted = augmented_reference(image, u[index], ranges, tile)
             if flips[index]:
                 wanted = wanted[:, ::-1]
             assert difference(pixels, wanted) < 0.25
@@ -597,36 +461,19 @@ def images_and_twins() -> Iterator[Any]:
     """Images and their RGB twins. ImageNet holds grey and CMYK files; the others a user's own
     folder may hold."""
     pixels = smooth(3, 40, 40)
-    for mode, kind in (
-        ("L", "JPEG"),
-        ("CMYK", "JPEG"),
-        ("P", "PNG"),
-        ("1", "PNG"),
-    ):
+    for mode, kind in (("L", "JPEG"), ("CMYK", "JPEG"), ("P", "PNG"), ("1", "PNG")):
         image = Image.fromarray(pixels).convert(mode)
         twin = encode(image.convert("RGB"), "PNG")
-        yield pytest.param(
-            encode(image, kind, quality=95),
-            twin,
-            id=mode,
-        )
+        yield pytest.param(encode(image, kind, quality=95), twin, id=mode)
     cmyk = encode(Image.fromarray(pixels).convert("CMYK"), quality=95)
     marker = cmyk.index(b"\xff\xee")
     unmarked = cmyk[:marker] + cmyk[marker + 16 :]
     seen = Image.open(io.BytesIO(unmarked)).convert("RGB")  # as by docs/export.md
-    yield pytest.param(
-        unmarked,
-        encode(seen, "PNG"),
-        id="CMYK without Adobe's marker",
-    )
+    yield pytest.param(unmarked, encode(seen, "PNG"), id="CMYK without Adobe's marker")
     exif = Image.Exif()
     exif[0x0112] = 6
     plain = jpeg(pixels)
-    yield pytest.param(
-        jpeg(pixels, exif=exif),
-        plain,
-        id="rotated by EXIF",
-    )
+    yield pytest.param(jpeg(pixels, exif=exif), plain, id="rotated by EXIF")
     # The magic number in a JPEG comment, aligned: RecordIO splits the record there.
     magic = struct.pack("<I", recordio.MAGIC)
     comment = b"ab" + magic + b"cdefgh" + magic
@@ -638,22 +485,14 @@ def images_and_twins() -> Iterator[Any]:
     yield pytest.param(marked, plain, id="a record in parts")
 
 
-@pytest.mark.parametrize(
-    ("stored", "twin"),
-    [*images_and_twins()],
-)
+@pytest.mark.parametrize(("stored", "twin"), [*images_and_twins()])
 def test_any_kind_of_image_is_read_as_its_rgb_twin(
-    tmp_path: Path,
-    stored: bytes,
-    twin: bytes,
+    tmp_path: Path, stored: bytes, twin: bytes
 ) -> None:
     """Not inverted, not black, and pixels as stored: EXIF is not applied, as in the reference."""
     data = pack(tmp_path, [stored, twin])
     data = with_settings(data, augment=False, flip=False)
-    for source in (
-        training(data, 2),
-        evaluation(data, 2),
-    ):
+    for source in (training(data, 2), evaluation(data, 2)):
         first, second = pixels_of(source.next(), data)
         levels = np.abs(first - second)
         assert levels.mean() < 12
@@ -716,18 +555,13 @@ def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(
 @pytest.mark.parametrize("build", [training, evaluation])
 @pytest.mark.parametrize("device_id", [None, 0])
 def test_the_hardware_decoder_gets_nearly_all_images(
-    photos: Data,
-    monkeypatch: pytest.MonkeyPatch,
-    build: Any,
-    device_id: int | None,
+    photos: Data, monkeypatch: pytest.MonkeyPatch, build: Any, device_id: int | None
 ) -> None:
     """DALI checks the names of arguments when a graph is made; building it would need a GPU."""
     outputs: list[Any] = []
     monkeypatch.setattr(Pipeline, "build", lambda _: None)
     monkeypatch.setattr(
-        Pipeline,
-        "set_outputs",
-        lambda _, *nodes: outputs.extend(nodes),
+        Pipeline, "set_outputs", lambda _, *nodes: outputs.extend(nodes)
     )
     build(photos, device_id=device_id)
     operation = outputs[0].source
@@ -756,8 +590,7 @@ def test_the_hardware_decoder_gets_nearly_all_images(
     ],
 )
 def test_cores_decode_for_a_gpu_where_they_are_enough(
-    settings: Any,
-    load: float,
+    settings: Any, load: float
 ) -> None:
     options = decoder_options(Data(**settings), device_id=0)
     assert options["hw_decoder_load"] == load

@@ -46,10 +46,7 @@ def set_in(folder: Path, **settings: Any) -> Data:
     ],
 )
 def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
-    tmp_path: Path,
-    there: str,
-    settings: dict[str, Any],
-    told: str,
+    tmp_path: Path, there: str, settings: dict[str, Any], told: str
 ) -> None:
     if there:
         (tmp_path / there).parent.mkdir(exist_ok=True)
@@ -140,10 +137,7 @@ print("ready", flush=True)
 """
 
 
-def start(
-    folder: Path,
-    *more: str,
-) -> psutil.Popen:
+def start(folder: Path, *more: str) -> psutil.Popen:
     return psutil.Popen(
         [sys.executable, "-c", PREPARE, str(folder), *more],
         stdin=subprocess.PIPE,

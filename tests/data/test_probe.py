@@ -22,8 +22,7 @@ def test_opening_records_or_index_is_named(small_data: Path, name: str) -> None:
 
 
 def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # as on squashfs: fdatasync is refused
     (tmp_path / "train.rec").symlink_to("/proc/version")

@@ -19,11 +19,7 @@ PIECES = MARKS | st.binary(max_size=9)
 IMAGES = st.lists(PIECES, max_size=8).map(b"".join)
 
 
-def encoded(
-    label: float,
-    record_id: int,
-    image: bytes,
-) -> bytes:
+def encoded(label: float, record_id: int, image: bytes) -> bytes:
     return b"".join(recordio.encode(label, record_id, image))
 
 
@@ -33,28 +29,13 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @FUZZ
-@given(
-    label=st.integers(0, 2**24),
-    number=st.integers(0, 2**64 - 1),
-    image=IMAGES,
-)
+@given(label=st.integers(0, 2**24), number=st.integers(0, 2**64 - 1), image=IMAGES)
 @example(label=3, number=5, image=b"")
 @example(label=3, number=5, image=MAGIC * 3)
-@example(
-    label=3,
-    number=5,
-    image=MAGIC[2:] + MAGIC + MAGIC[:2],
-)
-@example(
-    label=3,
-    number=5,
-    image=b"abc" + MAGIC + b"d" + MAGIC,
-)
+@example(label=3, number=5, image=MAGIC[2:] + MAGIC + MAGIC[:2])
+@example(label=3, number=5, image=b"abc" + MAGIC + b"d" + MAGIC)
 def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_place(
-    scratch: Path,
-    label: int,
-    number: int,
-    image: bytes,
+    scratch: Path, label: int, number: int, image: bytes
 ) -> None:
     header = mx.recordio.IRHeader(0, label, number, 0)
     writer = mx.recordio.MXRecordIO(str(scratch), "w")
@@ -70,13 +51,9 @@ def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_
 
 
 @FUZZ
-@given(
-    image=IMAGES,
-    data=st.data(),
-)
+@given(image=IMAGES, data=st.data())
 def test_a_record_cut_short_names_file_and_offset(
-    image: bytes,
-    data: st.DataObject,
+    image: bytes, data: st.DataObject
 ) -> None:
     first = encoded(1, 1, b"first")
     second = encoded(2, 2, image)
@@ -93,18 +70,12 @@ def test_a_record_cut_short_names_file_and_offset(
     ("content", "offset", "told"),
     [
         (encoded(1, 1, b"some image of some length"), 4, "magic"),
-        (
-            MAGIC + struct.pack("<I", 8) + bytes(8),
-            0,
-            "24 bytes",
-        ),
+        (MAGIC + struct.pack("<I", 8) + bytes(8), 0, "24 bytes"),
         (b"", 0, "the end of the file"),
     ],
 )
 def test_a_place_that_is_no_record_is_named(
-    content: bytes,
-    offset: int,
-    told: str,
+    content: bytes, offset: int, told: str
 ) -> None:
     with refused(rf"^x: a record at byte {offset} expected: .*{told}"):
         recordio.read(io.BytesIO(content), offset, "x")

@@ -18,10 +18,7 @@ PX = st.integers(20, 2000)
 SHARE = st.floats(0.01, 1)
 NARROW = st.floats(0.3, 1)
 WIDE = st.floats(1, 3)
-REFERENCE = {
-    "area": (0.05, 1.0),
-    "aspect": (3 / 4, 4 / 3),
-}
+REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
 
 
 def joined(batches: list[BatchIndices]) -> BatchIndices:
@@ -30,30 +27,19 @@ def joined(batches: list[BatchIndices]) -> BatchIndices:
 
 
 def windows(
-    sizes: Any,
-    seed: int = 1,
-    **limits: tuple[float, float],
+    sizes: Any, seed: int = 1, **limits: tuple[float, float]
 ) -> tuple[sampling.Floats, sampling.Floats]:
     """(anchors, shapes) for images of these (height, width)."""
     heights, widths = np.array(sizes, np.float32).T
     places = np.arange(len(sizes))
     limits = limits or REFERENCE
-    return sampling.crop_windows(
-        heights,
-        widths,
-        places,
-        seed,
-        **limits,
-    )
+    return sampling.crop_windows(heights, widths, places, seed, **limits)
 
 
 # --- batch-size control -------------------------------------------------------------------------
 
 
-@given(
-    plan=changing_runs(min_changes=1).map(build_plan),
-    seed=SEEDS,
-)
+@given(plan=changing_runs(min_changes=1).map(build_plan), seed=SEEDS)
 def test_every_epoch_shows_its_order_once_whatever_the_changes(
     plan: Plan, seed: int
 ) -> None:
@@ -97,18 +83,11 @@ def test_every_epoch_shows_its_order_once_whatever_the_changes(
     ],
 )
 def test_active_steps_end_where_a_rank_has_no_share_to_come(
-    active: tuple[int, int, int],
-    expected: list[int],
+    active: tuple[int, int, int], expected: list[int]
 ) -> None:
     """Two steps in each segment but the last; an endless search would hang a prefetching rank."""
     segments = tuple(
-        Segment(
-            1 + n,
-            2 * n,
-            24 * n,
-            12 // ranks,
-            ranks,
-        )
+        Segment(1 + n, 2 * n, 24 * n, 12 // ranks, ranks)
         for n, ranks in enumerate(active)
     )
     plan = Plan(3, 24, "mix", segments)
@@ -127,38 +106,18 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 # --- parts of the set that stay on their nodes ----------------------------------------------------
 
 
-@given(
-    nodes=st.integers(1, 4),
-    local=st.integers(1, 3),
-    data=st.data(),
-    seed=SEEDS,
-)
+@given(nodes=st.integers(1, 4), local=st.integers(1, 3), data=st.data(), seed=SEEDS)
 def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
-    nodes: int,
-    local: int,
-    data: st.DataObject,
-    seed: int,
+    nodes: int, local: int, data: st.DataObject, seed: int
 ) -> None:
     ranks = nodes * local
     samples = data.draw(st.integers(ranks, 60))
     per_rank = st.integers(1, samples // ranks)
-    changes = [
-        {
-            "after_epoch": 2,
-            "per_rank": data.draw(per_rank),
-        }
-    ]
+    changes = [{"after_epoch": 2, "per_rank": data.draw(per_rank)}]
     run = {
         "system": {"nodes": nodes, "ranks_per_node": local},
-        "data": {
-            "train_samples": samples,
-            "last_batch": "pad",
-            "shards": "node",
-        },
-        "batch": {
-            "per_rank": data.draw(per_rank),
-            "changes": changes,
-        },
+        "data": {"train_samples": samples, "last_batch": "pad", "shards": "node"},
+        "batch": {"per_rank": data.draw(per_rank), "changes": changes},
         "schedule": {"length": "3 epochs", "warmup": "0 steps"},
     }
     plan = build_plan(Run.model_validate(run))
@@ -195,25 +154,17 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
 
 
 @given(
-    samples=st.integers(1, 300),
-    ranks=st.integers(1, 20),
-    per_rank=st.integers(1, 40),
+    samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40)
 )
 def test_every_image_is_evaluated_exactly_once(
-    samples: int,
-    ranks: int,
-    per_rank: int,
+    samples: int, ranks: int, per_rank: int
 ) -> None:
     batches = sampling.eval_batches(samples, ranks, per_rank)
     counted: list[int] = []
     for rank in range(ranks):
         for batch in range(batches):
             images, counts = sampling.eval_batch(
-                samples,
-                batch,
-                rank=rank,
-                ranks=ranks,
-                batch_per_rank=per_rank,
+                samples, batch, rank=rank, ranks=ranks, batch_per_rank=per_rank
             )
             assert images.shape == counts.shape == (per_rank,)
             assert images.min() >= 0
@@ -232,17 +183,9 @@ def test_every_image_is_evaluated_exactly_once(
     seed=SEEDS,
 )
 def test_windows_lie_inside_with_area_and_aspect_in_range(
-    size: tuple[int, int],
-    area: Any,
-    aspect: Any,
-    seed: int,
+    size: tuple[int, int], area: Any, aspect: Any, seed: int
 ) -> None:
-    anchors, shapes = windows(
-        [size] * 200,
-        seed,
-        area=area,
-        aspect=aspect,
-    )
+    anchors, shapes = windows([size] * 200, seed, area=area, aspect=aspect)
     assert anchors.dtype == shapes.dtype == np.float32
     assert anchors.min() >= 0
     ends = anchors + shapes
@@ -284,11 +227,7 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     uniform_std = np.log(4 / 3) / np.sqrt(3)
     assert ratios.std() == pytest.approx(uniform_std, abs=0.01)
     assert places.mean(axis=0) == pytest.approx(0.5, abs=0.02)
-    drawn = [
-        areas,
-        ratios,
-        *places.T,
-    ]
+    drawn = [areas, ratios, *places.T]
     correlation = np.corrcoef(drawn) - np.eye(4)
     assert np.abs(correlation).max() < 0.05
 
@@ -296,9 +235,7 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
 def test_a_panorama_is_cropped_to_its_whole_height_and_the_widest_aspect() -> None:
     """No window of that area fits into 20 x 100 pixels."""
     anchors, shapes = windows(
-        [(20, 100), (100, 20)],
-        area=(0.99, 1.0),
-        aspect=(3 / 4, 4 / 3),
+        [(20, 100), (100, 20)], area=(0.99, 1.0), aspect=(3 / 4, 4 / 3)
     )
     across = 20 * 4 / 3 / 100
     expected = [1, across, across, 1]
@@ -322,11 +259,7 @@ def test_windows_of_tiny_images_hold_a_pixel() -> None:
 
 def test_uniforms_are_those_of_splitmix64() -> None:
     """Its first outputs for the seed 0 (prng.di.unimi.it/splitmix64.c)."""
-    outputs = [
-        0xE220A8397B1DCDAF,
-        0x6E789E6AA1B965F4,
-        0x06C45D188009454F,
-    ]
+    outputs = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     expected = [(output >> 11) / 2**53 for output in outputs]
     for positions, count in ((1, 3), (3, 1)):
         u = sampling.uniforms(np.arange(positions), 0, count)

@@ -41,11 +41,7 @@ def test_a_set_is_copied_once_and_removed(pristine: Path, tmp_path: Path) -> Non
     calls: list[tuple[int, int]] = []
 
     def copy() -> None:
-        stage(
-            pristine,
-            target,
-            progress=lambda *counts: calls.append(counts),
-        )
+        stage(pristine, target, progress=lambda *counts: calls.append(counts))
 
     copy()
     assert contents(pristine) == contents(target)
@@ -60,8 +56,7 @@ def test_a_set_is_copied_once_and_removed(pristine: Path, tmp_path: Path) -> Non
 
 
 def test_other_bytes_than_the_manifest_says_are_refused(
-    packed: Path,
-    tmp_path: Path,
+    packed: Path, tmp_path: Path
 ) -> None:
     path = packed / "train.idx"
     whole = path.read_bytes()
@@ -85,10 +80,7 @@ class BadDisk(io.BytesIO):
 
 @pytest.mark.parametrize("name", ["train.rec", "val.idx"])
 def test_a_read_error_is_the_sources(
-    pristine: Path,
-    tmp_path: Path,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    pristine: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(path: Path) -> BinaryIO:
         return BadDisk() if path == pristine / name else open_file(path)
@@ -112,8 +104,7 @@ def test_a_set_that_is_gone_in_training_is_named(packed: Path) -> None:
 
 
 def test_something_else_at_the_target_is_left_alone(
-    pristine: Path,
-    tmp_path: Path,
+    pristine: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "precious").write_text("mine")
     with refused(str(tmp_path)):
@@ -124,8 +115,7 @@ def test_something_else_at_the_target_is_left_alone(
 
 
 def test_a_set_that_is_no_copy_and_an_interrupted_pack_are_left_alone(
-    pristine: Path,
-    tmp_path: Path,
+    pristine: Path, tmp_path: Path
 ) -> None:
     counts = {"train/a": 2, "train/b": 1, "val/a": 1}
     images = image_folder(tmp_path / "images", counts)
@@ -155,10 +145,7 @@ def test_a_set_that_is_no_copy_and_an_interrupted_pack_are_left_alone(
 # --- a part of the training records ---------------------------------------------------------------
 
 
-def data_of(
-    folder: Path,
-    shards: Literal["node"] | None = "node",
-) -> Data:
+def data_of(folder: Path, shards: Literal["node"] | None = "node") -> Data:
     return Data(
         path=str(folder),
         classes=2,
@@ -172,19 +159,14 @@ def data_of(
 
 
 def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
-    pristine: Path,
-    tmp_path: Path,
+    pristine: Path, tmp_path: Path
 ) -> None:
     files = contents(pristine)
     whole = files["train.rec"]
     size = len(whole)
     offsets = load_table(pristine, "train")["offset"].tolist()
     # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
-    bounds = [
-        (0, offsets[128]),
-        (0, offsets[256]),
-        (offsets[128], size),
-    ]
+    bounds = [(0, offsets[128]), (0, offsets[256]), (offsets[128], size)]
     for node, (begin, end) in enumerate(bounds):
         target = tmp_path / f"disk{node}/set"
         calls: list[tuple[int, int]] = []
@@ -207,8 +189,7 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
 
 
 def test_a_part_reads_and_checks_the_chunks_that_it_needs(
-    packed: Path,
-    tmp_path: Path,
+    packed: Path, tmp_path: Path
 ) -> None:
     content = bytearray((packed / "train.rec").read_bytes())
     content[-100] ^= 1  # in the last chunk
@@ -220,18 +201,11 @@ def test_a_part_reads_and_checks_the_chunks_that_it_needs(
 
 
 def test_another_part_than_a_node_reads_is_refused_at_the_start(
-    pristine: Path,
-    tmp_path: Path,
+    pristine: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "set1"
     stage(pristine, target, Part(1, 3))
-    plan = Plan(
-        3,
-        300,
-        "pad",
-        (Segment(1, 0, 0, 10, 3),),
-        parts=3,
-    )
+    plan = Plan(3, 300, "pad", (Segment(1, 0, 0, 10, 3),), parts=3)
     seeds = {"shuffle": 1, "augment": 2, "flip": 3}
     data = data_of(target)
     source = build_train_source(data, plan, rank=1, seeds=seeds)
@@ -268,10 +242,7 @@ def test_a_manifest_without_chunks_is_refused(packed: Path, tmp_path: Path) -> N
         ({"SLURM_LOCALID": "x"}, 0),
     ],
 )
-def test_the_local_rank_of_any_launcher(
-    environment: dict[str, str],
-    rank: int,
-) -> None:
+def test_the_local_rank_of_any_launcher(environment: dict[str, str], rank: int) -> None:
     assert local_rank(environment) == rank
 
 
@@ -281,19 +252,8 @@ def test_only_local_rank_0_copies(pristine: Path, tmp_path: Path) -> None:
     whole = tmp_path / "disk/whole"
     part = tmp_path / "disk/part"
 
-    def staged(
-        to: Path,
-        *overrides: str,
-        **environment: str,
-    ) -> str:
-        command = [
-            "data",
-            "stage",
-            str(config),
-            "--to",
-            str(to),
-            *overrides,
-        ]
+    def staged(to: Path, *overrides: str, **environment: str) -> str:
+        command = ["data", "stage", str(config), "--to", str(to), *overrides]
         return CliRunner().invoke(app, command, env=environment).stdout
 
     assert staged(whole, SLURM_LOCALID="1") == ""

@@ -14,8 +14,7 @@ _built = tempfile.TemporaryDirectory(prefix="rn50-tests-")  # until this process
 def _library() -> Path:
     library = Path(_built.name) / "file_system.so"
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"],
-        check=True,
+        ["gcc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True
     )
     return library
 

@@ -140,13 +140,7 @@ def cases() -> Iterator[Case]:
                     wait_s = START_UP_S
                     more = SHORT_START
                 yield Case(
-                    fault,
-                    launcher,
-                    phase,
-                    victim,
-                    WORDS[fault],
-                    wait_s,
-                    more=more,
+                    fault, launcher, phase, victim, WORDS[fault], wait_s, more=more
                 )
     for number, (fault, phase) in enumerate(HEALTHY):
         yield Case(

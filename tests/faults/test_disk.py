@@ -30,9 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_logs_that_are_removed_are_put_back_and_end_no_run(
-    rn50: Rn50,
-    small_data: Path,
-    whole: Path,
+    rn50: Rn50, small_data: Path, whole: Path
 ) -> None:
     process = start_run(rn50, small_data, "gloo")
     assert any(SIGN in line for line in process.stdout)
@@ -47,9 +45,7 @@ def test_logs_that_are_removed_are_put_back_and_end_no_run(
 
 
 def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
-    disk: Path,
-    small_data: Path,
-    whole: Path,
+    disk: Path, small_data: Path, whole: Path
 ) -> None:
     rn50 = Rn50(disk / "results")
     process = start_run(rn50, small_data, "gloo")

@@ -46,11 +46,7 @@ def bits(folder: Path) -> tuple[str, float]:
 
 
 def start_run(
-    rn50: Rn50,
-    data: Path,
-    launcher: str,
-    *more: str,
-    **options: Any,
+    rn50: Rn50, data: Path, launcher: str, *more: str, **options: Any
 ) -> Process:
     """Start a RUN."""
     return rn50.start(
@@ -80,11 +76,7 @@ def stand_still(job: psutil.Process, for_s: float) -> None:
         member.resume()
 
 
-def is_as_if_uninterrupted(
-    folder: Path,
-    whole: Path,
-    odd_steps: set[int],
-) -> None:
+def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> None:
     """Result, metrics and log are those of `whole`. `odd_steps`: after which it went on; between
     two log points the next loss is the mean since then."""
     assert bits(folder) == bits(whole), f"{bits(whole)} expected, found {bits(folder)}"
@@ -117,11 +109,7 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     """In the first epoch, after it stood still; and after an evaluation. The launcher is told to
     wait a millisecond, the ranks know that their log point takes longer."""
     process = start_run(
-        rn50,
-        small_data,
-        launcher,
-        "watchdog.silence_s=8",
-        "limits.grace_s=0.001",
+        rn50, small_data, launcher, "watchdog.silence_s=8", "limits.grace_s=0.001"
     )
     assert any(sign in line for line in process.stdout)
     if by == "Ctrl-C":
@@ -141,13 +129,7 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     assert err.endswith(f"rn50 launch {onward}\n")
     # the same set all the same
     elsewhere = shutil.copytree(small_data, rn50.results / "copy")
-    done = resume(
-        rn50,
-        folder,
-        "--launcher",
-        launcher,
-        f"data.path={elsewhere}",
-    )
+    done = resume(rn50, folder, "--launcher", launcher, f"data.path={elsewhere}")
     assert done.returncode == 1, done.stderr  # the target is out of reach
     is_as_if_uninterrupted(folder, whole, {stopped_step})
     check = check_log(folder / "result_0.txt", "4.0.0", official=False)
@@ -155,17 +137,10 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
 
 
 def test_a_killed_rank_costs_time_not_bits(
-    rn50: Rn50,
-    small_data: Path,
-    whole: Path,
+    rn50: Rn50, small_data: Path, whole: Path
 ) -> None:
     """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
-    process = start_run(
-        rn50,
-        small_data,
-        "gloo",
-        "system.job.max_restarts=1",
-    )
+    process = start_run(rn50, small_data, "gloo", "system.job.max_restarts=1")
     wait_until(lambda: list(rn50.results.glob(SAVED)))
     wait_until(lambda: rank_process(process.pid, 0)).kill()
     out, err = process.communicate(timeout=300)
@@ -176,26 +151,14 @@ def test_a_killed_rank_costs_time_not_bits(
 
 
 def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
-    rn50: Rn50,
-    small_data: Path,
-    whole: Path,
-    tmp_path: Path,
+    rn50: Rn50, small_data: Path, whole: Path, tmp_path: Path
 ) -> None:
     """As ext4 does on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
     broken = tmp_path / "broken"
     refused = refusing(
-        rn50.results,
-        broken,
-        write="EROFS",
-        unlink="EROFS",
-        fsync="EROFS",
+        rn50.results, broken, write="EROFS", unlink="EROFS", fsync="EROFS"
     )
-    process = start_run(
-        rn50,
-        small_data,
-        LAUNCHERS[-1],
-        env=os.environ | refused,
-    )
+    process = start_run(rn50, small_data, LAUNCHERS[-1], env=os.environ | refused)
     wait_until(lambda: process.poll() or list(rn50.results.glob(SAVED)), 300)
     broken.touch()
     _, err = process.communicate(timeout=120)
@@ -211,9 +174,7 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
 
 
 def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
-    rn50: Rn50,
-    small_data: Path,
-    whole: Path,
+    rn50: Rn50, small_data: Path, whole: Path
 ) -> None:
     """After three epochs, the last of which has no evaluation."""
     spent = start_run(rn50, small_data, LAUNCHERS[-1], "limits.epochs=3")
@@ -221,13 +182,7 @@ def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
     folder = rn50.run_folder()
     assert read_json(folder / "result.json")["stopped"]["limit"] == "limits.epochs"
     done = resume(
-        rn50,
-        folder,
-        "limits.epochs=null",
-        "--ranks",
-        "4",
-        "--launcher",
-        LAUNCHERS[-1],
+        rn50, folder, "limits.epochs=null", "--ranks", "4", "--launcher", LAUNCHERS[-1]
     )
     assert done.returncode == 1, done.stderr
     events = read_events(folder / "result_0.txt")
@@ -241,11 +196,7 @@ def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
 
 
 def flipped(
-    rn50: Rn50,
-    data: Path,
-    fault: str,
-    phase: str,
-    victim: int,
+    rn50: Rn50, data: Path, fault: str, phase: str, victim: int
 ) -> subprocess.CompletedProcess[str]:
     """A RUN with one restart, in which a weight of one rank is damaged."""
     command = [
@@ -319,8 +270,7 @@ def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
 
 
 def test_a_nan_that_comes_again_at_its_step_is_divergence(
-    rn50: Rn50,
-    small_data: Path,
+    rn50: Rn50, small_data: Path
 ) -> None:
     done = flipped(rn50, small_data, "NaN again", "first step", 1)
     assert done.returncode == 2, done.stderr

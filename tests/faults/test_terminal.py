@@ -69,9 +69,7 @@ def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
 
 
 def test_a_full_standard_output_is_named_and_leaves_no_reserve(
-    rn50: Rn50,
-    small_data: Path,
-    device: Any,
+    rn50: Rn50, small_data: Path, device: Any
 ) -> None:
     with device("full").open("w") as full:
         process = start_run(rn50, small_data, "gloo", stdout=full)
@@ -90,11 +88,7 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
     * OPEN_MPI,
 )
 def test_a_launcher_that_is_killed_is_named(
-    rn50: Rn50,
-    small_data: Path,
-    launcher: str,
-    number: int,
-    told: str,
+    rn50: Rn50, small_data: Path, launcher: str, number: int, told: str
 ) -> None:
     """Under `nohup`, to which a closed terminal is nothing. No launcher has named semaphores, which
     nobody would give back."""

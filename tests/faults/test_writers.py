@@ -123,8 +123,7 @@ def run(code: str, folder: Path, attempt: int) -> int:
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_the_next_writer_removes_what_a_killed_one_left(
-    tmp_path: Path,
-    writer: str,
+    tmp_path: Path, writer: str
 ) -> None:
     if writer.endswith("tensorboard"):
         pytest.importorskip("tensorboardX", reason="no tensorboardX here")

@@ -22,26 +22,10 @@ from tests.fuzz.runner import run_case
 def main() -> int:
     """Exit 0: nothing found; 1: something was, with the commands that show it again."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument(
-        "kind",
-        nargs="?",
-        choices=[*CASES, interruptions.KIND],
-    )
-    parser.add_argument(
-        "seed",
-        nargs="?",
-        type=int,
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=5.0,
-    )
-    parser.add_argument(
-        "--interruptions",
-        type=int,
-        metavar="N",
-    )
+    parser.add_argument("kind", nargs="?", choices=[*CASES, interruptions.KIND])
+    parser.add_argument("seed", nargs="?", type=int)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--interruptions", type=int, metavar="N")
     given = parser.parse_args()
     first = int(time.time()) * 1000
     if given.interruptions is not None:
@@ -56,10 +40,7 @@ def main() -> int:
     return int(problem is not None)
 
 
-def _search(
-    first: int,
-    minutes: float,
-) -> int:
+def _search(first: int, minutes: float) -> int:
     end_s = time.monotonic() + 60 * minutes
     failures = 0
     for seed in itertools.count(first):
@@ -73,11 +54,7 @@ def _search(
     return int(failures > 0)
 
 
-def _interrupt(
-    first: int,
-    minutes: float,
-    most: float,
-) -> int:
+def _interrupt(first: int, minutes: float, most: float) -> int:
     """Runs with seeds from `first` on, until the time is over or there were `most` interruptions;
     one at least."""
     end_s = time.monotonic() + 60 * minutes

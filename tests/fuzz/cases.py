@@ -112,11 +112,7 @@ def log_case(rng: random.Random, folder: Path) -> Commands:
     """A log of any round with one wrong value, and edits of its records and of its bytes."""
     ruleset = rng.choice(benchmark.RULESETS)
     run = good_run(ruleset, rng.choice(benchmark.DIVISIONS))
-    setattr(
-        rng.choice(run),
-        rng.choice(("value", "metadata")),
-        rng.choice(VALUES),
-    )
+    setattr(rng.choice(run), rng.choice(("value", "metadata")), rng.choice(VALUES))
     lines = [record.text(ruleset) for record in _edited(rng, run)]
     content = _edited(rng, list("\n".join(lines).encode()))
     place = rng.randrange(len(content))
@@ -135,10 +131,7 @@ def log_case(rng: random.Random, folder: Path) -> Commands:
     return rng.sample(commands, 2)
 
 
-def _edited(
-    rng: random.Random,
-    parts: list[T],
-) -> list[T]:
+def _edited(rng: random.Random, parts: list[T]) -> list[T]:
     """The parts, of which a few neighbours are left out, repeated or moved, or none."""
     first = rng.randrange(len(parts))
     last = first + rng.choice((1, 10, 100))

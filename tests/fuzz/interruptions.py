@@ -27,11 +27,7 @@ from tests.faults.test_resume import LAUNCHERS, is_as_if_uninterrupted
 from tests.waiting import rank_process
 
 KIND = "interruptions"
-SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGKILL,
-)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 VICTIMS = ("launcher", "rank 0", "rank 1", "engine", "all")
 """`engine`: mpirun or horovodrun. Where a victim is not there yet, it is the launcher."""
 TARGETS = (0.999, 0.01)
@@ -88,21 +84,13 @@ class Lab:
             )
             subprocess.run(["sh", "-c", mount], check=True)
 
-    def words(
-        self,
-        results: Path,
-        launcher: str,
-        target: float,
-    ) -> list[str]:
+    def words(self, results: Path, launcher: str, target: float) -> list[str]:
         """The command of a new run."""
         places = [f"data.path={self.data}", f"system.results={results}"]
         target_of_run = f"eval.target={target}"
         return ["launch", *RUN, "--launcher", launcher, target_of_run, *places]
 
-    def _whole(
-        self,
-        target: float,
-    ) -> tuple[Path, int, float]:
+    def _whole(self, target: float) -> tuple[Path, int, float]:
         """The folder, the exit code and the time of a run that nobody interrupts."""
         results = self.folder / f"whole_{target}"
         begun_s = time.monotonic()
@@ -113,10 +101,7 @@ class Lab:
         return folder, done.returncode, time.monotonic() - begun_s
 
 
-def run_case(
-    lab: Lab,
-    seed: int,
-) -> tuple[str | None, int]:
+def run_case(lab: Lab, seed: int) -> tuple[str | None, int]:
     """What was wrong with the run of a seed, and how often it was interrupted."""
     story: list[str] = []
     problem = None
@@ -128,11 +113,7 @@ def run_case(
     return problem, sum(" at " in part for part in story)
 
 
-def _run_to_its_end(
-    lab: Lab,
-    seed: int,
-    story: list[str],
-) -> None:
+def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
     """`story` gets a line of each attempt. Raises AssertionError: something is wrong."""
     rng = random.Random(f"{KIND} {seed}")
     launcher = LAUNCHERS[seed % len(LAUNCHERS)]
@@ -169,35 +150,20 @@ def _run_to_its_end(
             return
         words = ended.next_words or new_run
         if words is new_run and folder is not None:  # nobody was left to say it
-            words = [
-                "launch",
-                "--resume",
-                str(folder),
-                f"data.path={lab.data}",
-            ]
+            words = ["launch", "--resume", str(folder), f"data.path={lab.data}"]
     raise AssertionError(f"not at its end after {_MOST_ATTEMPTS} attempts")
 
 
-def draw(
-    rng: random.Random,
-    whole_s: float,
-) -> Blow:
+def draw(rng: random.Random, whole_s: float) -> Blow:
     """One in three within the first three seconds, from 10 ms on."""
     moment = rng.random()
     if rng.random() < 1 / 3:
         moment = 0.01 * 300 ** rng.random() / whole_s
-    return Blow(
-        rng.choice(SIGNALS),
-        rng.choice(VICTIMS),
-        moment,
-    )
+    return Blow(rng.choice(SIGNALS), rng.choice(VICTIMS), moment)
 
 
 def attempt(
-    words: list[str],
-    results: Path,
-    blow: Blow | None,
-    whole_s: float,
+    words: list[str], results: Path, blow: Blow | None, whole_s: float
 ) -> Attempt:
     """Run the command and strike."""
     process = Rn50(results).start(*words)
@@ -213,10 +179,7 @@ def attempt(
     return Attempt(process.returncode, out, err, struck, was_over)
 
 
-def strike(
-    launcher: int,
-    blow: Blow,
-) -> bool:
+def strike(launcher: int, blow: Blow) -> bool:
     """Send the signal; whether there was a process to take it."""
     command = psutil.Process(launcher)
     victims = [command]
@@ -234,10 +197,7 @@ def strike(
     return taken
 
 
-def judge(
-    ended: Attempt,
-    end_code: int,
-) -> None:
+def judge(ended: Attempt, end_code: int) -> None:
     """Exit code and lines are those of the documented ends. `end_code`: of a run that nobody
     interrupts."""
     code, out, err, blow, was_over = ended
@@ -288,11 +248,7 @@ def shared_memory() -> set[Path]:
 def newest_run(results: Path) -> Path | None:
     """The folder of the last run, which one that starts again has replaced."""
     folders = [config.parent for config in results.glob("*/*/config.yaml")]
-    return max(
-        folders,
-        key=lambda path: path.stat().st_ctime_ns,
-        default=None,
-    )
+    return max(folders, key=lambda path: path.stat().st_ctime_ns, default=None)
 
 
 def is_over(folder: Path | None) -> TypeGuard[Path]:

@@ -31,11 +31,7 @@ def run_case(kind: str, seed: int) -> str | None:
     """What was wrong, after the command that shows it again; None: nothing."""
     with ProcessPoolExecutor(1, get_context("fork"), _limit) as child:
         try:
-            problem = child.submit(
-                _problem_of,
-                kind,
-                seed,
-            ).result()
+            problem = child.submit(_problem_of, kind, seed).result()
         except Exception as error:
             problem = "".join(traceback.format_exception(error))
     if problem is None:

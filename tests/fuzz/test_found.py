@@ -39,20 +39,14 @@ def _saved(array: np.ndarray) -> bytes:
     ],
     ids=range(8),
 )
-def test_a_table_that_is_none(
-    tmp_path: Path,
-    content: bytes,
-) -> None:
+def test_a_table_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "train.npy").write_bytes(content)
     with refused(r"train\.npy"):
         load_table(tmp_path, "train")
 
 
 @pytest.mark.parametrize("offset", [2**63, 2**64 - 1, 100])
-def test_a_record_far_behind_the_end(
-    tmp_path: Path,
-    offset: int,
-) -> None:
+def test_a_record_far_behind_the_end(tmp_path: Path, offset: int) -> None:
     (tmp_path / "a.rec").write_bytes(b"x" * 40)
     with (tmp_path / "a.rec").open("rb") as file, refused(f"byte {offset} "):
         recordio.read(file, offset, "a.rec")

@@ -50,9 +50,7 @@ def _outside(folder: Path) -> None:
     ],
 )
 def test_a_fault_is_found(
-    fault: Callable[[Path], None],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Path], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def case(rng: random.Random, folder: Path) -> Commands:
         fault(folder)
@@ -74,15 +72,6 @@ def test_a_fault_is_found(
         (0, '{"a": NaN}', "no JSON"),
     ],
 )
-def test_what_a_command_printed_is_judged(
-    code: int,
-    out: str,
-    problem: str,
-) -> None:
-    done = subprocess.CompletedProcess(
-        ["log", "show", "--json"],
-        code,
-        out,
-        "",
-    )
+def test_what_a_command_printed_is_judged(code: int, out: str, problem: str) -> None:
+    done = subprocess.CompletedProcess(["log", "show", "--json"], code, out, "")
     assert problem in str(judge(done))

@@ -70,102 +70,41 @@ class Cuda:
         """A copy of `array` as it lies."""
         place = self.allocate(array.nbytes)
         source = np.ascontiguousarray(array)
-        self.copy(
-            place,
-            source.ctypes,
-            array.nbytes,
-            TO_DEVICE,
-        )
+        self.copy(place, source.ctypes, array.nbytes, TO_DEVICE)
         return place
 
-    def get(
-        self,
-        place: c_void_p,
-        shape: Sequence[int],
-        dtype: str,
-    ) -> np.ndarray:
+    def get(self, place: c_void_p, shape: Sequence[int], dtype: str) -> np.ndarray:
         self.call("cudaStreamSynchronize", self.stream)
         array = np.empty(shape, dtype)
-        self.copy(
-            array.ctypes,
-            place,
-            array.nbytes,
-            TO_HOST,
-        )
+        self.copy(array.ctypes, place, array.nbytes, TO_HOST)
         return array
 
-    def copy(
-        self,
-        target: Any,
-        source: Any,
-        size_bytes: int,
-        direction: int,
-    ) -> None:
-        self.call(
-            "cudaMemcpy",
-            target,
-            source,
-            c_size_t(size_bytes),
-            direction,
-        )
+    def copy(self, target: Any, source: Any, size_bytes: int, direction: int) -> None:
+        self.call("cudaMemcpy", target, source, c_size_t(size_bytes), direction)
 
-    def tensor(
-        self,
-        shape: tuple[int, ...],
-        dtype: str,
-        layout: str,
-    ) -> Tensor:
+    def tensor(self, shape: tuple[int, ...], dtype: str, layout: str) -> Tensor:
         """Not yet written."""
         size_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return Tensor(
-            self,
-            self.allocate(size_bytes),
-            shape,
-            dtype,
-            layout,
-        )
+        return Tensor(self, self.allocate(size_bytes), shape, dtype, layout)
 
-    def tensor_of(
-        self,
-        values: np.ndarray,
-        dtype: str,
-        layout: str,
-    ) -> Tensor:
+    def tensor_of(self, values: np.ndarray, dtype: str, layout: str) -> Tensor:
         stored = values.astype(dtype)
         if layout == "NHWC":
             stored = np.moveaxis(stored, 1, -1)
-        return Tensor(
-            self,
-            self.put(stored),
-            values.shape,
-            dtype,
-            layout,
-        )
+        return Tensor(self, self.put(stored), values.shape, dtype, layout)
 
     def convolution(self, stride: int, pad: int) -> c_void_p:
         descriptor = self.made("Convolution")
         sides = (pad, pad, stride, stride, 1, 1)
         name = "cudnnSetConvolution2dDescriptor"
-        self.call(
-            name,
-            descriptor,
-            *sides,
-            CROSS_CORRELATION,
-            FLOAT,
-        )
+        self.call(name, descriptor, *sides, CROSS_CORRELATION, FLOAT)
         self.call("cudnnSetConvolutionMathType", descriptor, TENSOR_OP_MATH)
         return descriptor
 
     def relu(self) -> c_void_p:
         descriptor = self.made("Activation")
         name = "cudnnSetActivationDescriptor"
-        self.call(
-            name,
-            descriptor,
-            RELU,
-            0,
-            c_double(0),
-        )
+        self.call(name, descriptor, RELU, 0, c_double(0))
         return descriptor
 
 
@@ -186,21 +125,13 @@ class Tensor:
         self.dtype = dtype
         self.layout = layout
         self.descriptor = cuda.made("Tensor")
-        arguments = (
-            FORMATS[layout],
-            TYPES[dtype],
-            *shape,
-        )
+        arguments = (FORMATS[layout], TYPES[dtype], *shape)
         cuda.call("cudnnSetTensor4dDescriptor", self.descriptor, *arguments)
 
     def filter_descriptor(self) -> c_void_p:
         """Of the same memory as a filter: K, C, R, S."""
         descriptor = self.cuda.made("Filter")
-        arguments = (
-            TYPES[self.dtype],
-            FORMATS[self.layout],
-            *self.shape,
-        )
+        arguments = (TYPES[self.dtype], FORMATS[self.layout], *self.shape)
         self.cuda.call("cudnnSetFilter4dDescriptor", descriptor, *arguments)
         return descriptor
 
@@ -212,16 +143,8 @@ class Tensor:
     def read(self) -> np.ndarray:
         n, c, h, w = self.shape
         if self.layout == "NCHW":
-            return self.cuda.get(
-                self.place,
-                self.shape,
-                self.dtype,
-            ).astype(np.float64)
-        stored = self.cuda.get(
-            self.place,
-            (n, h, w, c),
-            self.dtype,
-        )
+            return self.cuda.get(self.place, self.shape, self.dtype).astype(np.float64)
+        stored = self.cuda.get(self.place, (n, h, w, c), self.dtype)
         return np.moveaxis(stored, -1, 1).astype(np.float64)
 
 
@@ -230,11 +153,7 @@ def one(value: float) -> Any:
     return byref(c_float(value))
 
 
-def compile_ptx(
-    site: Path,
-    source: str,
-    capability: tuple[int, int],
-) -> bytes:
+def compile_ptx(site: Path, source: str, capability: tuple[int, int]) -> bytes:
     """What NVRTC of the packages in `site` makes of a CUDA text."""
     folder = site / "nvidia" / "cuda_nvrtc" / "lib"
     nvrtc = ctypes.CDLL(str(folder / "libnvrtc.so.11.2"))

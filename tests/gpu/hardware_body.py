@@ -88,12 +88,7 @@ class Options(NamedTuple):
         return load(self.config, [*overrides, *self.overrides]).run
 
 
-DEFAULTS = Options(
-    "dgxh100_8",
-    (),
-    rounds=5,
-    steps=10,
-)
+DEFAULTS = Options("dgxh100_8", (), rounds=5, steps=10)
 
 
 def show(*cells: object) -> None:
@@ -110,11 +105,7 @@ def cuda(name: str, *arguments: Any) -> None:
 def spread(times_s: Iterable[float]) -> list[float]:
     """Median, lowest and highest in ms."""
     ms = sorted(1e3 * time_s for time_s in times_s)
-    values = (
-        statistics.median(ms),
-        ms[0],
-        ms[-1],
-    )
+    values = (statistics.median(ms), ms[0], ms[-1])
     return [round(value, 3) for value in values]
 
 
@@ -239,12 +230,7 @@ def steps_of(run: Run, batch: int, comm: Communicator | None = None) -> Steps:
     from tests.gpu.steps import Steps
 
     rng = np.random.default_rng(SEED)
-    sizes = {
-        "N": batch,
-        "H": run.data.crop_px,
-        "W": run.data.crop_px,
-        "C": 3,
-    }
+    sizes = {"N": batch, "H": run.data.crop_px, "W": run.data.crop_px, "C": 3}
     shape = [sizes[axis] for axis in run.model.layout]
     images = rng.standard_normal(shape, np.float32)
     labels = rng.integers(0, run.data.classes, batch)
@@ -397,11 +383,7 @@ def calls(options: Options, batch: int) -> None:
         float_bits(1.0),
     )
     settings = nd.array(words, context, dtype="int64")
-    writer = operators.writer(
-        steps.net,
-        steps.images.shape,
-        settings,
-    )
+    writer = operators.writer(steps.net, steps.images.shape, settings)
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
@@ -438,10 +420,7 @@ def flops(writer: Any) -> dict[str, int]:
     return work
 
 
-def elapsed_ms(
-    actions: Sequence[Callable[[], Any]],
-    stream: c_void_p,
-) -> list[float]:
+def elapsed_ms(actions: Sequence[Callable[[], Any]], stream: c_void_p) -> list[float]:
     """Between the ends of calls on a stream: short ones wait for the host, which makes them. An
     action raises what fails, or answers its status."""
     from rn50.train.gpu.calls import checked
@@ -527,10 +506,7 @@ def digests(options: Options, batch: int) -> None:
     steps = steps_of(options.run(), batch)
     losses = [steps() for _ in range(2 * options.steps)]
     nd.waitall()
-    computed = {
-        "losses": losses,
-        "weights": steps.operators.shared.weights,
-    }
+    computed = {"losses": losses, "weights": steps.operators.shared.weights}
     for name, arrays in computed.items():
         digest = hashlib.sha256()
         for array in arrays:
@@ -569,11 +545,7 @@ def newest(folder: Path) -> Path:
     return max(folder.glob("*/2*/"), key=os.path.getmtime)
 
 
-def launched(
-    options: Options,
-    words: Sequence[str],
-    folder: Path,
-) -> Iterator[object]:
+def launched(options: Options, words: Sequence[str], folder: Path) -> Iterator[object]:
     """The exit code, images/s, and ms of a step, of input and of what sums expose in it."""
     program = str(Path(sys.executable).with_name("rn50"))
     environment = inherited(os.environ, LOCAL_JOB)
@@ -592,17 +564,7 @@ def launched(
 
 PARTS: dict[str, Callable[..., None]] = {
     part.__name__: part
-    for part in (
-        machine,
-        memory,
-        doctor,
-        steps,
-        ways,
-        spin,
-        calls,
-        of_module,
-        digests,
-    )
+    for part in (machine, memory, doctor, steps, ways, spin, calls, of_module, digests)
 }
 """They compute here, in the environment of a run's rank."""
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -109,10 +109,7 @@ def described(shapes: Convolving) -> str:
 
 
 def measured(
-    steps: Any,
-    plan: Plan,
-    operations: Operations,
-    rounds: int,
+    steps: Any, plan: Plan, operations: Operations, rounds: int
 ) -> tuple[float, ...]:
     """Megabytes of workspace, median microseconds, megabytes of all tensors, GB/s."""
     from tests.gpu.hardware_body import action, elapsed_ms
@@ -120,11 +117,7 @@ def measured(
     writer = writer_of(steps)
     sizes = dict(tensors(operations))
     operands = {name: writer.tape.buffer(size) for name, size in sizes.items()}
-    writer.tape.graph(
-        "graph",
-        plan,
-        **operands,
-    )
+    writer.tape.graph("graph", plan, **operands)
     operators = steps.operators
     stream = operators.module.device.stream
     ((_, call),) = writer.tape.calls(operators.shared.arena)

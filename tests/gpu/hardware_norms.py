@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rn50.config.schema import Run
 
-HEADER = (
-    "kernel",
-    "rows",
-    "channels",
-    "calls",
-    "us",
-    "MB",
-    "GB/s",
-)
+HEADER = ("kernel", "rows", "channels", "calls", "us", "MB", "GB/s")
 
 
 def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
@@ -34,11 +26,7 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     steps = steps_of(run, batch)
     operators: Any = steps.operators
     shape = steps.images.shape
-    writer = operators.writer(
-        steps.net,
-        shape,
-        operators.settings(),
-    )
+    writer = operators.writer(steps.net, shape, operators.settings())
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()

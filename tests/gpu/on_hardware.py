@@ -44,13 +44,7 @@ DRAWN = (
 """JPEG files of 100 KB: eight steps of 400 images an epoch on one rank."""
 
 
-DECODING = (
-    (12, 0.0),
-    (8, 0.0),
-    (6, 0.0),
-    (6, 0.3),
-    (6, 0.5),
-)
+DECODING = ((12, 0.0), (8, 0.0), (6, 0.0), (6, 0.3), (6, 0.5))
 """Threads, and the share of the GPU's decoder."""
 
 
@@ -75,22 +69,11 @@ class Section(NamedTuple):
     fold: Callable[[list[Row]], list[Row]] = list
 
 
-RUNS = (
-    "run",
-    "exit",
-    "images/s",
-    "ms a step",
-    "input",
-    "exposed",
-    "result",
-)
+RUNS = ("run", "exit", "images/s", "ms a step", "input", "exposed", "result")
 
 
 def sections(
-    batches: Sequence[str],
-    config: str,
-    folder: Path,
-    gpus: int,
+    batches: Sequence[str], config: str, folder: Path, gpus: int
 ) -> Iterator[Section]:
     """All of the page."""
     small, large = batches[0], batches[-1]
@@ -99,26 +82,12 @@ def sections(
     if gpus > 1:
         yield from of_several(drawn, gpus)
     yield Section(
-        "machine",
-        "Machine",
-        (
-            "what",
-            "found",
-        ),
-        [Part(("machine", middle), 25)],
+        "machine", "Machine", ("what", "found"), [Part(("machine", middle), 25)]
     )
     yield Section(
         "calls",
         "Kinds of calls, each between two events",
-        (
-            "kind",
-            "batch",
-            "layer",
-            "call",
-            "us",
-            "bytes",
-            "FLOP",
-        ),
+        ("kind", "batch", "layer", "call", "us", "bytes", "FLOP"),
         [Part(("calls", batch), 20) for batch in batches],
         kinds,
     )
@@ -136,40 +105,19 @@ def sections(
     yield Section(
         "ways",
         "Steps with each way of batch norm",
-        (
-            "way",
-            "batch",
-            "capability",
-            "median ms",
-            "lowest",
-            "highest",
-        ),
+        ("way", "batch", "capability", "median ms", "lowest", "highest"),
         [Part(("ways", batch), 15 + 7 * n) for n, batch in enumerate(batches)],
     )
     yield Section(
         "spin",
         "Steps while kernels of 1 ms take multiprocessors from backward",
-        (
-            "kernels a step",
-            "batch",
-            "median ms",
-            "lowest",
-            "highest",
-        ),
+        ("kernels a step", "batch", "median ms", "lowest", "highest"),
         [Part(("spin", middle), 25)],
     )
     yield Section(
         "steps",
         "Steps of one rank",
-        (
-            "way",
-            "batch",
-            "cycle ms",
-            "median ms",
-            "lowest",
-            "highest",
-            "images/s",
-        ),
+        ("way", "batch", "cycle ms", "median ms", "lowest", "highest", "images/s"),
         [
             Part(("steps", large), 25, ("comm.cycle_ms=0.1",)),
             Part(("steps", small), 15, ("comm.cycle_ms=0.1",)),
@@ -179,11 +127,7 @@ def sections(
     yield Section(
         "memory",
         "Memory in use, by CUDA_MODULE_LOADING",
-        (
-            "loading",
-            "after",
-            "GB",
-        ),
+        ("loading", "after", "GB"),
         [Part(("memory", loading, large), 15) for loading in ("LAZY", "EAGER")],
     )
     yield Section(
@@ -198,21 +142,13 @@ def sections(
     yield Section(
         "deterministic",
         "float16, `deterministic`: digests of two processes",
-        (
-            "what",
-            "batch",
-            "digest",
-        ),
+        ("what", "batch", "digest"),
         [Part(("digests", small), 15, ("deterministic=true",))] * 2,
     )
     yield Section(
         "doctor",
         "Doctor",
-        (
-            "check",
-            "outcome",
-            "found",
-        ),
+        ("check", "outcome", "found"),
         [Part(("doctor",), 60, (), alone=False)],
     )
 
@@ -222,11 +158,7 @@ def of_several(drawn: Sequence[str], gpus: int) -> Iterator[Section]:
     yield Section(
         "nccl",
         "NCCL",
-        (
-            "check",
-            "outcome",
-            "found",
-        ),
+        ("check", "outcome", "found"),
         [Part(("nccl",), 40, (), alone=False)],
     )
     words = (*drawn, *on_one_node(gpus))
@@ -269,15 +201,7 @@ def from_jpeg(drawn: Sequence[str]) -> Iterator[tuple[tuple[str, ...], int]]:
 
 def kinds(rows: list[Row]) -> list[Row]:
     """Sums over calls, by batch and kind."""
-    header: Row = [
-        "kind",
-        "batch",
-        "calls",
-        "MB an image",
-        "ms",
-        "GB/s",
-        "TFLOP/s",
-    ]
+    header: Row = ["kind", "batch", "calls", "MB an image", "ms", "GB/s", "TFLOP/s"]
     sums: dict[tuple[str, int], list[float]] = {}
     for kind, batch, _, _, us, moved, work in rows[1:]:
         for name in (kind, "all"):
@@ -312,18 +236,14 @@ def fastest(rows: list[Row]) -> list[Row]:
 
 
 def outcome(
-    part: Part,
-    options: Options = DEFAULTS,
-    *,
-    limit_s: float | None = None,
+    part: Part, options: Options = DEFAULTS, *, limit_s: float | None = None
 ) -> tuple[list[Row], str]:
     """The rows of a part's table, and why it did not come to its end within its limit of time."""
     limit_s = part.patience_s if limit_s is None else limit_s
     if limit_s <= 0:
         return [], "no time left"
     options = options._replace(
-        overrides=[*options.overrides, *part.overrides],
-        patience_s=0.9 * limit_s,
+        overrides=[*options.overrides, *part.overrides], patience_s=0.9 * limit_s
     )
     command = [sys.executable, "-m", "tests.gpu.hardware_body"]
     environment = dict(os.environ)
@@ -363,9 +283,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def write_section(
-    section: Section,
-    page: Path,
-    outcomes: Iterator[tuple[Part, list[Row], str]],
+    section: Section, page: Path, outcomes: Iterator[tuple[Part, list[Row], str]]
 ) -> bool:
     """A table of the page, and its CSV, which grows part by part; whether all parts ended."""
     rows: list[Row] = [[*section.header]] if section.header else []
@@ -393,11 +311,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--config", default=DEFAULTS.config, help="whose network and optimizer"
     )
-    parser.add_argument(
-        "--batches",
-        default="32,208,400",
-        help="images a step, rising",
-    )
+    parser.add_argument("--batches", default="32,208,400", help="images a step, rising")
     parser.add_argument("--rounds", default=DEFAULTS.rounds, type=int)
     parser.add_argument("--steps", default=DEFAULTS.steps, type=int, help="of a round")
     parser.add_argument(
@@ -410,11 +324,7 @@ def main(words: Sequence[str] | None = None) -> int:
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     options = Options(
-        given.config,
-        given.overrides,
-        given.rounds,
-        given.steps,
-        str(folder),
+        given.config, given.overrides, given.rounds, given.steps, str(folder)
     )
     gpus = read_gpus()
     batches = given.batches.split(",")

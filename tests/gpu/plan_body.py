@@ -57,11 +57,7 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
     batch = run.batch.per_rank
     shape = (batch, run.data.crop_px, run.data.crop_px, 3)
     images = nd.empty(shape, ctx)
-    steps = Steps(
-        run,
-        images,
-        nd.array(np.zeros(batch), ctx),
-    )
+    steps = Steps(run, images, nd.array(np.zeros(batch), ctx))
     for _ in range(steps.operators.warm_up_steps):
         steps()
     nd.waitall()
@@ -88,11 +84,7 @@ def size_of_a_step(steps: Steps) -> dict[str, int]:
     operators = steps.operators
     assert isinstance(operators, PlanOperators)
     shape = steps.images.shape
-    writer = operators.writer(
-        steps.net,
-        shape,
-        operators.settings(),
-    )
+    writer = operators.writer(steps.net, shape, operators.settings())
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
@@ -110,11 +102,7 @@ def gradients(ranks: int) -> dict[str, Any]:
     comm = join(run.model_copy(update={"model": model}))
     operators = comm.operators
     net, _, loss = build_networks(
-        model,
-        CLASSES,
-        crop_px=PX,
-        seed=1,
-        operators=operators,
+        model, CLASSES, crop_px=PX, seed=1, operators=operators
     )
     comm.plan_groups("equal_count(3)", trainable(net), "float32")
     criterion = operators.criterion(net, loss, comm.buckets)
@@ -160,11 +148,7 @@ def gradients_by(norms: Norms, model: Model) -> dict[str, Any]:
     ctx = mx.gpu(0)
     operators = operators_for(model, ctx)
     net, _, loss = build_networks(
-        model,
-        CLASSES,
-        crop_px=PX,
-        seed=1,
-        operators=operators,
+        model, CLASSES, crop_px=PX, seed=1, operators=operators
     )
     parameters = trainable(net)
     buckets = lay_out_gradients(parameters, "single", operators)
@@ -180,11 +164,7 @@ def backward(
     rng = np.random.default_rng(number)
     pixels = rng.normal(size=(images, PX, PX, 3))
     labels = rng.integers(0, CLASSES, images)
-    losses = criterion.forward(
-        nd.array(pixels, ctx),
-        nd.array(labels, ctx),
-        8.0,
-    )
+    losses = criterion.forward(nd.array(pixels, ctx), nd.array(labels, ctx), 8.0)
     criterion.backward(losses, 8.0)
 
 
@@ -204,36 +184,19 @@ def preset(preset: str, dtype: str) -> dict[str, Any]:
     of_gpu = {"dtype": dtype}
     of_cpu = {"dtype": "float32", "layout": "NCHW"}
     return {
-        "gpu": step_losses(
-            load(preset).run,
-            mx.gpu(0),
-            of_gpu,
-        ),
-        "cpu": step_losses(
-            load(preset).run,
-            mx.cpu(),
-            of_cpu,
-        ),
+        "gpu": step_losses(load(preset).run, mx.gpu(0), of_gpu),
+        "cpu": step_losses(load(preset).run, mx.cpu(), of_cpu),
     }
 
 
-def step_losses(
-    run: Run,
-    ctx: mx.Context,
-    changes: dict[str, Any],
-) -> list[float]:
+def step_losses(run: Run, ctx: mx.Context, changes: dict[str, Any]) -> list[float]:
     """Of SGD's steps on one batch."""
     model = run.model.model_copy(update={"zero_gamma": True, **changes})
     sgd = Optimizer(variant="sgd", base_lr=0.01)
     run = run.model_copy(update={"model": model, "optimizer": sgd})
     images = np.random.default_rng(1).normal(size=(BATCH, 3, PX, PX))
     labels = np.arange(BATCH)
-    steps = Steps(
-        run,
-        nd.array(images, ctx),
-        nd.array(labels, ctx),
-        8.0,
-    )
+    steps = Steps(run, nd.array(images, ctx), nd.array(labels, ctx), 8.0)
     return [float(steps().asnumpy().mean()) for _ in range(STEPS)]
 
 

@@ -36,12 +36,7 @@ class Answers:
     counts_read = staticmethod(host_reads.counts)
     finite_read = staticmethod(host_reads.finite)
 
-    def __init__(
-        self,
-        samples: int,
-        script: dict[str, Any],
-        out: Path,
-    ) -> None:
+    def __init__(self, samples: int, script: dict[str, Any], out: Path) -> None:
         self._samples = samples
         self._out = out
         self._accuracies = list(script.get("accuracy", [0.5]))
@@ -91,10 +86,7 @@ def arm(what: str, number: int) -> None:
     from rn50.train.gpu.plan_operators import Scorer
     from rn50.train.gpu.update import PlanUpdater
 
-    owner, name = {
-        "step": (PlanUpdater, "_apply"),
-        "batch": (Scorer, "__call__"),
-    }[what]
+    owner, name = {"step": (PlanUpdater, "_apply"), "batch": (Scorer, "__call__")}[what]
     method = getattr(owner, name)
     calls = itertools.count(1)
 
@@ -121,12 +113,7 @@ def main() -> None:
         arm(*fails)
     for name in ("losses", "counts", "finite"):
         setattr(host_reads, name, getattr(answers, name))
-    run_rank(
-        options.config,
-        options.overrides,
-        options.out,
-        options.resume,
-    )
+    run_rank(options.config, options.overrides, options.out, options.resume)
     answers.save()
 
 

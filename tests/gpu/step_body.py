@@ -45,20 +45,10 @@ def main(config: str, out: str) -> None:
     mx.random.seed(1)
     comm.operators.initialize(net, mx.init.Normal(0.1))
     parameters = trainable(net)
-    comm.plan_groups(
-        run.comm.groups,
-        parameters,
-        run.comm.gradient_dtype,
-    )
+    comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
     rule = Optimizer(variant="sgd", base_lr=LR, weight_decay=0)
     scaler = LossScaler(SCALE)
-    updater = updater_for(
-        comm.operators,
-        parameters,
-        rule,
-        comm.buckets,
-        scaler=scaler,
-    )
+    updater = updater_for(comm.operators, parameters, rule, comm.buckets, scaler=scaler)
     weights = [values_of(p) for p in parameters]
     velocities = [np.zeros(w.shape) for w in weights]
     for step in range(1, STEPS + 1):
@@ -69,11 +59,7 @@ def main(config: str, out: str) -> None:
                 drawn = rng.normal(size=p.shape)
                 gradient += drawn / (BATCH * SCALE)
                 if rank == comm.rank:
-                    on_host = nd.array(
-                        drawn,
-                        mx.cpu(),
-                        dtype=p.dtype,
-                    )
+                    on_host = nd.array(drawn, mx.cpu(), dtype=p.dtype)
                     on_host.copyto(p.grad())  # does not wait
         comm.reduce()
         updater.step(step, Settings(LR, MOMENTUM, BATCH))

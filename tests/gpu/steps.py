@@ -88,11 +88,7 @@ class Steps:
             self.buckets,
             scaler=LossScaler(scale),
         )
-        self._criterion = self.operators.criterion(
-            self.net,
-            self.loss,
-            self.buckets,
-        )
+        self._criterion = self.operators.criterion(self.net, self.loss, self.buckets)
         self.images = images
         self.labels = labels
         self._scale = scale
@@ -104,11 +100,7 @@ class Steps:
         reduce: Callable[[], None] = nothing,
     ) -> nd.NDArray:
         """A step; its losses. `after`: of StepTimes; `reduce`: of the communicator."""
-        losses = self._criterion.forward(
-            self.images,
-            self.labels,
-            self._scale,
-        )
+        losses = self._criterion.forward(self.images, self.labels, self._scale)
         after("forward", [losses])
         self._criterion.backward(losses, self._scale)
         after("backward", self.buckets[-1:])

@@ -45,10 +45,7 @@ def engines(cuda: Cuda) -> Backend:
 
 
 def shapes_of(
-    side: int,
-    stride: int,
-    channels: int = IN,
-    filters: int = OUT,
+    side: int, stride: int, channels: int = IN, filters: int = OUT
 ) -> Convolving:
     padding = side // 2
     px = (PX + 2 * padding - side) // stride + 1
@@ -101,27 +98,17 @@ def on_device(cuda: Cuda, arrays: Arrays) -> dict[str, c_void_p]:
 
 def arrays_of(shapes: Convolving) -> Arrays:
     """A convolution's tensors."""
-    return {
-        "x": half(*shapes.x),
-        "w": half(*shapes.w),
-        "y": half(*shapes.y),
-    }
+    return {"x": half(*shapes.x), "w": half(*shapes.w), "y": half(*shapes.y)}
 
 
 def execute(
-    cuda: Cuda,
-    engines: Backend,
-    plan: Plan,
-    operands: dict[str, c_void_p],
+    cuda: Cuda, engines: Backend, plan: Plan, operands: dict[str, c_void_p]
 ) -> None:
     space = cuda.allocate(plan.workspace_bytes + 1)
     places = {name: place.value or 0 for name, place in operands.items()}
     pack = engines.pack(places, space.value or 0)
     status = cuda.status(
-        "cudnnBackendExecute",
-        cuda.cudnn,
-        c_void_p(plan.descriptor),
-        c_void_p(pack),
+        "cudnnBackendExecute", cuda.cudnn, c_void_p(plan.descriptor), c_void_p(pack)
     )
     assert status == 0, cuda.report().errors[-1]
 
@@ -323,12 +310,7 @@ def made(cuda: Cuda, kind: int) -> c_void_p:
 def set_number(cuda: Cuda, descriptor: c_void_p, name: int, kind: int) -> int:
     number: Any = byref(c_int64(1))
     return cuda.status(
-        "cudnnBackendSetAttribute",
-        descriptor,
-        name,
-        kind,
-        c_int64(1),
-        number,
+        "cudnnBackendSetAttribute", descriptor, name, kind, c_int64(1), number
     )
 
 

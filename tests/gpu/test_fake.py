@@ -141,31 +141,19 @@ class BatchNorm:
         self.place()
 
     def place(
-        self,
-        dtype: str = "float16",
-        layout: str = "NHWC",
-        channels: int = 8,
+        self, dtype: str = "float16", layout: str = "NHWC", channels: int = 8
     ) -> None:
         """Have tensors of a type, layout and number of channels."""
 
         def tensor() -> Tensor:
-            return self.cuda.tensor_of(
-                np.ones((2, channels, 6, 6)),
-                dtype,
-                layout,
-            )
+            return self.cuda.tensor_of(np.ones((2, channels, 6, 6)), dtype, layout)
 
         self.x = tensor()
         self.y = tensor()
         self.z = tensor()
         x = self.x.descriptor
         name = "cudnnDeriveBNTensorDescriptor"
-        self.cuda.call(
-            name,
-            self.statistics,
-            x,
-            PERSISTENT,
-        )
+        self.cuda.call(name, self.statistics, x, PERSISTENT)
 
     def forward(self) -> int:
         """cuDNN's answer."""
@@ -281,10 +269,7 @@ def reserve_of_another_call(cuda: Cuda) -> int:
     ],
 )
 def test_what_cudnn_refuses(
-    refused: Callable[[Cuda], int],
-    status: int,
-    reason: str,
-    cuda: Cuda,
+    refused: Callable[[Cuda], int], status: int, reason: str, cuda: Cuda
 ) -> None:
     answers = []
     (error,) = errors_of(cuda, lambda: answers.append(refused(cuda)))
@@ -307,12 +292,7 @@ class Kernels:
         module = c_void_p()
         self.function = c_void_p()
         cuda.call("cuModuleLoadData", byref(module), ptx)
-        cuda.call(
-            "cuModuleGetFunction",
-            byref(self.function),
-            module,
-            b"scale",
-        )
+        cuda.call("cuModuleGetFunction", byref(self.function), module, b"scale")
 
     def scale(
         self,
@@ -324,11 +304,7 @@ class Kernels:
         **shape: int,
     ) -> int:
         """Its blocks and threads are 1, where `shape` says no other."""
-        arguments = (
-            array,
-            c_int(size),
-            c_float(factor),
-        )
+        arguments = (array, c_int(size), c_float(factor))
         words = [ctypes.create_string_buffer(bytes(a), 8) for a in arguments]
         addresses = [ctypes.addressof(word) for word in words]
         return self.cuda.status(
@@ -353,16 +329,7 @@ def test_our_own_kernels_run_when_their_stream_is_waited_for(
     array = cuda.put(np.arange(100, dtype="float32"))
     ran = "kernels of our own that ran"
     before = cuda.report().counts.get(ran, 0)
-    assert (
-        our_kernels.scale(
-            array,
-            0.5,
-            size=100,
-            gx=3,
-            bx=64,
-        )
-        == 0
-    )
+    assert our_kernels.scale(array, 0.5, size=100, gx=3, bx=64) == 0
     assert cuda.report().counts.get(ran, 0) == before
     assert cuda.get(array, (100,), "float32").tolist() == [0.5 * i for i in range(100)]
     assert cuda.report().counts[ran] == before + 1
@@ -375,21 +342,9 @@ def test_the_default_stream_waits_for_those_that_block_it(
     stream = c_void_p()
     cuda.call("cudaStreamCreateWithFlags", byref(stream), flags)
     place = cuda.put(np.zeros(1, "uint8"))
-    cuda.call(
-        "cudaMemsetAsync",
-        place,
-        7,
-        c_size_t(1),
-        stream,
-    )
+    cuda.call("cudaMemsetAsync", place, 7, c_size_t(1), stream)
     value = ctypes.c_ubyte()
-    cuda.call(
-        "cudaMemcpy",
-        byref(value),
-        place,
-        c_size_t(1),
-        TO_HOST,
-    )
+    cuda.call("cudaMemcpy", byref(value), place, c_size_t(1), TO_HOST)
     assert value.value == expected
 
 
@@ -403,21 +358,12 @@ def test_new_memory_is_no_number(cuda: Cuda) -> None:
 def test_launches_beyond_the_limits_are_refused(
     shape: dict[str, Any], cuda: Cuda, our_kernels: Kernels
 ) -> None:
-    assert (
-        our_kernels.scale(
-            cuda.allocate(400),
-            0.5,
-            **shape,
-        )
-        == 1
-    )
+    assert our_kernels.scale(cuda.allocate(400), 0.5, **shape) == 1
     assert "scale: launched as" in cuda.report().errors[-1]
 
 
 @pytest.fixture
-def elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Elsewhere]:
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
     """Runs a function in a new thread, which has no context; the machine has two devices."""
     monkeypatch.setenv("FAKECUDA_DEVICES", "3")
     with ThreadPoolExecutor(1) as pool:
@@ -425,15 +371,9 @@ def elsewhere(
 
 
 def test_a_kernel_in_a_thread_of_another_context_is_refused(
-    cuda: Cuda,
-    our_kernels: Kernels,
-    elsewhere: Elsewhere,
+    cuda: Cuda, our_kernels: Kernels, elsewhere: Elsewhere
 ) -> None:
-    launch = partial(
-        our_kernels.scale,
-        cuda.allocate(400),
-        1,
-    )
+    launch = partial(our_kernels.scale, cuda.allocate(400), 1)
     assert elsewhere(launch) == INVALID_CONTEXT  # none
     elsewhere(lambda: cuda.call("cudaSetDevice", 2))
     assert elsewhere(launch) == CONTEXT_IS_DESTROYED  # not yet made
@@ -444,9 +384,7 @@ def test_a_kernel_in_a_thread_of_another_context_is_refused(
 
 
 def test_streams_and_handles_stay_on_their_device(
-    cuda: Cuda,
-    our_kernels: Kernels,
-    elsewhere: Elsewhere,
+    cuda: Cuda, our_kernels: Kernels, elsewhere: Elsewhere
 ) -> None:
     other = c_void_p()
     elsewhere(lambda: cuda.call("cudaSetDevice", 1))
@@ -454,13 +392,7 @@ def test_streams_and_handles_stay_on_their_device(
     event = c_void_p()
     cuda.call("cudaEventCreateWithFlags", byref(event), 0)
     place = cuda.scratch
-    memset = cuda.status(
-        "cudaMemsetAsync",
-        place,
-        0,
-        c_size_t(8),
-        other,
-    )
+    memset = cuda.status("cudaMemsetAsync", place, 0, c_size_t(8), other)
     assert memset == INVALID_HANDLE
     assert our_kernels.scale(place, 1, stream=other) == INVALID_HANDLE
     assert cuda.status("cudaEventRecord", event, other) == INVALID_HANDLE
@@ -490,28 +422,13 @@ class Graph:
         self.executable = c_void_p()
         cuda.call("cudaStreamBeginCapture", cuda.stream, THREAD_LOCAL)
         self.answer = asks()
-        self.ended = cuda.status(
-            "cudaStreamEndCapture",
-            cuda.stream,
-            byref(graph),
-        )
+        self.ended = cuda.status("cudaStreamEndCapture", cuda.stream, byref(graph))
         if self.ended == 0:
             made = byref(self.executable)
-            cuda.call(
-                "cudaGraphInstantiate",
-                made,
-                graph,
-                None,
-                None,
-                0,
-            )
+            cuda.call("cudaGraphInstantiate", made, graph, None, None, 0)
 
     def launch(self) -> int:
-        return self.cuda.status(
-            "cudaGraphLaunch",
-            self.executable,
-            self.cuda.stream,
-        )
+        return self.cuda.status("cudaGraphLaunch", self.executable, self.cuda.stream)
 
 
 def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
@@ -524,13 +441,7 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
 
     def asks() -> int:
         size = c_size_t(SIZE_BYTES)
-        cuda.call(
-            "cudaMemsetAsync",
-            layer.y.place,
-            0,
-            size,
-            cuda.stream,
-        )
+        cuda.call("cudaMemsetAsync", layer.y.place, 0, size, cuda.stream)
         cuda.call("cudaLaunchHostFunc", cuda.stream, note, None)
         return our_kernels.scale(factor, 2) + layer.forward(layer.y.place, beta=1)
 
@@ -546,13 +457,7 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
         size = c_size_t(SIZE_BYTES)
         on_device = 3
         places = (layer.x.place, drawn.place)
-        cuda.call(
-            "cudaMemcpyAsync",
-            *places,
-            size,
-            on_device,
-            cuda.stream,
-        )
+        cuda.call("cudaMemcpyAsync", *places, size, on_device, cuda.stream)
         counts = counts_of(cuda, graph.launch)
         np.testing.assert_array_equal(layer.y.read(), x)
         assert cuda.get(factor, (1,), "float32").tolist() == [3 * 2**turn]
@@ -566,30 +471,18 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
 @pytest.mark.parametrize(
     ("name", "arguments", "answer"),
     [
-        (
-            "cudaMalloc",
-            lambda _: (byref(c_void_p()), c_size_t(8)),
-            CAPTURE_UNSUPPORTED,
-        ),
+        ("cudaMalloc", lambda _: (byref(c_void_p()), c_size_t(8)), CAPTURE_UNSUPPORTED),
         ("cudaStreamSynchronize", lambda cuda: (cuda.stream,), CAPTURE_UNSUPPORTED),
         ("cudaDeviceSynchronize", lambda _: (), CAPTURE_UNSUPPORTED),
         (
             "cudaMemsetAsync",
-            lambda cuda: (
-                cuda.scratch,
-                0,
-                c_size_t(8),
-                None,
-            ),
+            lambda cuda: (cuda.scratch, 0, c_size_t(8), None),
             CAPTURE_IMPLICIT,
         ),
     ],
 )
 def test_what_a_capture_does_not_allow_spoils_it(
-    name: str,
-    arguments: Callable[[Cuda], tuple[Any, ...]],
-    answer: int,
-    cuda: Cuda,
+    name: str, arguments: Callable[[Cuda], tuple[Any, ...]], answer: int, cuda: Cuda
 ) -> None:
     graph = Graph(cuda, lambda: cuda.status(name, *arguments(cuda)))
     assert (graph.answer, graph.ended) == (answer, CAPTURE_INVALIDATED)
@@ -669,13 +562,7 @@ def test_what_is_written_behind_an_allocation_ends_the_process(
 
 def test_a_graph_whose_memory_was_given_back_is_refused(cuda: Cuda) -> None:
     place = cuda.allocate(64)
-    memset = (
-        "cudaMemsetAsync",
-        place,
-        0,
-        c_size_t(64),
-        cuda.stream,
-    )
+    memset = ("cudaMemsetAsync", place, 0, c_size_t(64), cuda.stream)
     graph = Graph(cuda, lambda: cuda.status(*memset))
     assert graph.launch() == 0
     cuda.call("cudaFree", place)
@@ -708,11 +595,7 @@ def test_bytes_of_batch_norms_are_those_of_kernels_that_read_once(cuda: Cuda) ->
 
 @pytest.mark.parametrize(
     ("layout", "capability", "conversions"),
-    [
-        ("NCHW", "7.0", 2),
-        ("NHWC", "7.0", 0),
-        ("NCHW", "6.0", 0),
-    ],
+    [("NCHW", "7.0", 2), ("NHWC", "7.0", 0), ("NCHW", "6.0", 0)],
 )
 def test_tensors_that_cudnn_turns_for_its_tensor_cores_are_counted(
     layout: str,
@@ -759,12 +642,7 @@ def test_without_computing_calls_are_checked_and_counted(
     fake: Path, root: Path
 ) -> None:
     subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            NOT_COMPUTED,
-            str(fake / "libcuda.so.1"),
-        ],
+        [sys.executable, "-c", NOT_COMPUTED, str(fake / "libcuda.so.1")],
         env=os.environ | {"FAKECUDA_COMPUTE": "0"},
         cwd=root,
         check=True,

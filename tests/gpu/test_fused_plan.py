@@ -63,13 +63,7 @@ def test_losses_are_the_cpus_step_for_step(
     norms: str, capability: str, patterns: int, body: Body
 ) -> None:
     """A GPU without the engines runs our own kernels, and nothing is wrong."""
-    answer = body(
-        capability,
-        do="losses",
-        dtype="float16",
-        layout="NHWC",
-        norms=norms,
-    )
+    answer = body(capability, do="losses", dtype="float16", layout="NHWC", norms=norms)
     assert distance(answer) <= MOST_OFF["float16"]
     assert len(graphs_of(answer)) == patterns
     assert "calls that are not deterministic" not in answer["counts"]
@@ -85,13 +79,7 @@ def test_gradients_are_as_exact_as_with_cudnns_norms(body: Body) -> None:
 
 
 def test_float32_runs_by_our_own_kernels(body: Body) -> None:
-    answer = body(
-        "9.0",
-        do="losses",
-        dtype="float32",
-        layout="NHWC",
-        norms="MAIN_LOOP",
-    )
+    answer = body("9.0", do="losses", dtype="float32", layout="NHWC", norms="MAIN_LOOP")
     assert distance(answer) <= MOST_OFF["float32"]
     assert graphs_of(answer) == {}
 

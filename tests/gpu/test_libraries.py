@@ -62,10 +62,7 @@ architectures = cache(gpu_code)
 
 def load_libraries(code: str = LOAD, /, **environment: str) -> dict[str, Any]:
     printed = output_of(
-        [sys.executable, "-c", code],
-        env=environment,
-        cwd="/",
-        timeout=300,
+        [sys.executable, "-c", code], env=environment, cwd="/", timeout=300
     )
     return json.loads(printed.splitlines()[-1])
 
@@ -114,11 +111,7 @@ def test_without_a_fake_the_installed_libraries_answer(
 ) -> None:
     """In place of a driver set-up's stub."""
     path = f"{modules}:{Path(sys.prefix) / 'cuda-stub'}"
-    loaded = load_libraries(
-        start + ASK,
-        PATH=os.environ["PATH"],
-        LD_LIBRARY_PATH=path,
-    )
+    loaded = load_libraries(start + ASK, PATH=os.environ["PATH"], LD_LIBRARY_PATH=path)
     assert loaded["said"] == {
         "cudnn": NOT_INITIALIZED,
         "cublas": NOT_INITIALIZED,

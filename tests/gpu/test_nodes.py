@@ -30,10 +30,7 @@ GROUPS = ("comm.groups=equal_bytes(8)",)
 
 
 def run_on_two_nodes(
-    program: Path,
-    out: Path,
-    *overrides: str,
-    script: dict[str, object] | None = None,
+    program: Path, out: Path, *overrides: str, script: dict[str, object] | None = None
 ) -> None:
     """Start `program` as two nodes' four ranks, two fake GPUs each."""
     loaded = load("smoke", [*SHAPE, "seed=1", *overrides])
@@ -85,12 +82,7 @@ def counts_of_ranks(out: Path) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize(
     ("overrides", "limit"),
-    [
-        (GROUPS, 1e-5),
-        (TORUS, 1e-5),
-        ((*TORUS, *HALF, *GROUPS), 2e-2),
-        (HALF, 2e-2),
-    ],
+    [(GROUPS, 1e-5), (TORUS, 1e-5), ((*TORUS, *HALF, *GROUPS), 2e-2), (HALF, 2e-2)],
 )
 def test_sums_over_two_nodes_are_the_plain_sums(
     overrides: tuple[str, ...],
@@ -112,11 +104,7 @@ def test_sums_over_two_nodes_are_the_plain_sums(
             assert "ncclReduceScatter" not in each
 
 
-def run_over_mpi(
-    program: Path,
-    out: Path,
-    *overrides: str,
-) -> None:
+def run_over_mpi(program: Path, out: Path, *overrides: str) -> None:
     """Start `program` by mpirun on two emulated hosts, two fake GPUs each."""
     loaded = load("smoke", [*SHAPE, "seed=1", *overrides])
     (out / "config.yaml").write_text(loaded.to_yaml())

@@ -28,18 +28,11 @@ Body = Callable[..., dict[str, Any]]
 
 
 def answer_of(
-    before: Sequence[str],
-    options: dict[str, Any],
-    **environment: str,
+    before: Sequence[str], options: dict[str, Any], **environment: str
 ) -> dict[str, Any]:
     """What plan_body.py prints. `before`: the launcher's words."""
     printed = output_of(
-        [
-            *before,
-            sys.executable,
-            str(HERE / "plan_body.py"),
-            json.dumps(options),
-        ],
+        [*before, sys.executable, str(HERE / "plan_body.py"), json.dumps(options)],
         env=os.environ | {"FAKECUDA_LAZY": "1", "PYTHONPATH": str(ROOT)} | environment,
         cwd=ROOT,
         timeout=600,
@@ -58,10 +51,7 @@ def body(fake_environment: Path, emulated: Path) -> Body:
         environment: dict[str, str] | None = None, **options: Any
     ) -> dict[str, Any]:
         return answer_of(
-            (),
-            options,
-            FAKECUDA_KERNELS=str(emulated),
-            **(environment or {}),
+            (), options, FAKECUDA_KERNELS=str(emulated), **(environment or {})
         )
 
     return start
@@ -88,21 +78,10 @@ def distance(answer: dict[str, Any]) -> float:
     ],
 )
 def test_losses_are_the_cpus_step_for_step(
-    capability: str,
-    layout: str,
-    graphs: str,
-    norms: str,
-    dtype: str,
-    body: Body,
+    capability: str, layout: str, graphs: str, norms: str, dtype: str, body: Body
 ) -> None:
     environment = {"FAKECUDA_CAPABILITY": capability, "FAKECUDA_GRAPHS": graphs}
-    answer = body(
-        environment,
-        do="losses",
-        dtype=dtype,
-        layout=layout,
-        norms=norms,
-    )
+    answer = body(environment, do="losses", dtype=dtype, layout=layout, norms=norms)
     assert any("cudnnBatchNorm" in name for name in answer["counts"]) == (
         norms == "CUDNN"
     )
@@ -115,10 +94,7 @@ def test_losses_are_the_cpus_step_for_step(
 @pytest.mark.parametrize(("dtype", "limit"), [("float32", 1e-5), ("float16", 0.01)])
 @pytest.mark.parametrize("preset", ["dgxh100_8", "sony_4096"])
 def test_a_presets_network_computes_the_cpus_losses(
-    preset: str,
-    dtype: str,
-    limit: float,
-    body: Body,
+    preset: str, dtype: str, limit: float, body: Body
 ) -> None:
     """All float16 presets have the network of one of the two: without label smoothing, or with."""
     answer = body(do="preset", preset=preset, dtype=dtype)
@@ -220,30 +196,18 @@ def test_an_overflow_of_a_dynamic_scale_is_skipped(
 
 @pytest.mark.parametrize(
     ("preset", "capability", "memory_gib"),
-    [
-        ("dgx1_8", "7.0", "16"),
-        ("dgxa100_8", "8.0", "80"),
-        ("dgxh100_8", "9.0", "80"),
-    ],
+    [("dgx1_8", "7.0", "16"), ("dgxa100_8", "8.0", "80"), ("dgxh100_8", "9.0", "80")],
 )
 @pytest.mark.parametrize("groups", ["single", "cubic(3)"])
 def test_a_step_of_a_preset_stays_within_its_bounds(
-    preset: str,
-    capability: str,
-    memory_gib: str,
-    groups: str,
-    body: Body,
+    preset: str, capability: str, memory_gib: str, groups: str, body: Body
 ) -> None:
     environment = {
         "FAKECUDA_CAPABILITY": capability,
         "FAKECUDA_COMPUTE": "0",
         "FAKECUDA_MEMORY_GIB": memory_gib,
     }
-    options = {
-        "do": "count",
-        "preset": preset,
-        "overrides": [f"comm.groups={groups}"],
-    }
+    options = {"do": "count", "preset": preset, "overrides": [f"comm.groups={groups}"]}
     answer = body(environment, **options)
     each = answer["each"]
     gigabytes = answer["peak_bytes"] / 1e9

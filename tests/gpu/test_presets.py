@@ -62,10 +62,7 @@ HALF_PRESETS = [name for name in GPU_PRESETS if load(name).run.model.dtype == "f
     ],
 )
 def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
-    name: str,
-    hopper: bool,
-    gpu_run: GpuRun,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, hopper: bool, gpu_run: GpuRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On its own accelerator, and those in float16 on an H100 as well."""
     run = load(name).run

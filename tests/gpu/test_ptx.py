@@ -11,10 +11,7 @@ from tests.waiting import finished
 
 @pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0)])
 def test_ptxas_assembles_every_kernel_without_spills(
-    capability: tuple[int, int],
-    kernels: str,
-    site: Path,
-    tmp_path: Path,
+    capability: tuple[int, int], kernels: str, site: Path, tmp_path: Path
 ) -> None:
     text = tmp_path / "device.ptx"
     text.write_bytes(compile_ptx(site, kernels, capability))

@@ -10,10 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True, params=["8.0", "9.0"])
-def capability(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> str:
+def capability(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The second refuses MXNet's kernels."""
     monkeypatch.setenv("FAKECUDA_CAPABILITY", request.param)
     return request.param
@@ -80,12 +77,7 @@ def test_every_optimizer_runs_to_its_end(
 ) -> None:
     if variant not in ("sgd", "akiba"):
         more = ("optimizer.eta=0.1", *more)
-    done = gpu_run(
-        *BASE,
-        f"optimizer.variant={variant}",
-        *more,
-        accuracy=[0.5, 0.9],
-    )
+    done = gpu_run(*BASE, f"optimizer.variant={variant}", *more, accuracy=[0.5, 0.9])
     assert done.result["epochs"] == 2
 
 
@@ -115,18 +107,10 @@ def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(
     gpu_run: GpuRun,
 ) -> None:
     words = (*BASE, *HALF, "model.loss_scale=dynamic(64)", "checkpoint.every=1 epochs")
-    first = gpu_run(
-        *words,
-        "limits.epochs=1",
-        accuracy=[0.5],
-        overflows=[3],
-    )
+    first = gpu_run(*words, "limits.epochs=1", accuracy=[0.5], overflows=[3])
     assert first.log_points[-1]["loss_scale"] == 32
     again = gpu_run(
-        *words,
-        config=str(first.out / "config.yaml"),
-        resume=first.out,
-        accuracy=[0.9],
+        *words, config=str(first.out / "config.yaml"), resume=first.out, accuracy=[0.9]
     )
     assert again.result["resumed_after_step"] == 100
     assert again.log_points[-1]["loss_scale"] == 32

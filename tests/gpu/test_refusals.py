@@ -84,10 +84,7 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
         ((), {CAPABILITY: "8.9"}),  # Ada runs Ampere's code
         ((), {CAPABILITY: "9.0"}),  # ours
         # one for each task: 0 of every rank
-        (
-            TWO_RANKS,
-            SECOND | {"CUDA_VISIBLE_DEVICES": "3"},
-        ),
+        (TWO_RANKS, SECOND | {"CUDA_VISIBLE_DEVICES": "3"}),
     ],
 )
 def test_a_gpu_that_can_is_taken(

@@ -52,11 +52,7 @@ class Measured(NamedTuple):
     reason: str
 
 
-def load_thin(
-    config: str,
-    overrides: list[str],
-    ranks: int,
-) -> Loaded:
+def load_thin(config: str, overrides: list[str], ranks: int) -> Loaded:
     """`config` on so many ranks, which start and write on this machine's cores and disk."""
     per_node = RANKS_PER_NODE if ranks % RANKS_PER_NODE == 0 else 1
     settings = (
@@ -70,16 +66,8 @@ def load_thin(
         "checkpoint.enabled=false",
         "seed=1",
     )
-    loaded = load_for_launch(
-        config,
-        [*overrides, *settings],
-        None,
-    )
-    prepare(
-        loaded.run.data,
-        lambda _: lambda done, total: None,
-        loaded.origins,
-    )
+    loaded = load_for_launch(config, [*overrides, *settings], None)
+    prepare(loaded.run.data, lambda _: lambda done, total: None, loaded.origins)
     return loaded
 
 

@@ -31,20 +31,13 @@ def _address(out: Path) -> str:
 class Member:
     """A rank's end. All ranks call everything in the same order."""
 
-    def __init__(
-        self,
-        out: Path,
-        rank: int,
-    ) -> None:
+    def __init__(self, out: Path, rank: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(_address(out))
         hello = _HELLO.pack(rank, os.getpid())
         self._socket.sendall(hello)
 
-    def sum(
-        self,
-        values: Sequence[float],
-    ) -> list[float]:
+    def sum(self, values: Sequence[float]) -> list[float]:
         """Added up over all ranks."""
         data = np.array(values, np.float64).tobytes()
         head = _HEAD.pack(len(data))
@@ -66,11 +59,7 @@ class Member:
 class Exchange:
     """The hub, in a thread of its own. Read its attributes at any time."""
 
-    def __init__(
-        self,
-        out: Path,
-        ranks: int,
-    ) -> None:
+    def __init__(self, out: Path, ranks: int) -> None:
         raise_open_files()
         self.pids: dict[int, int] = {}
         """Of the ranks that have joined."""
@@ -82,16 +71,9 @@ class Exchange:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._asked: dict[int, bytes] = {}
         self._loop = asyncio.new_event_loop()
-        server = asyncio.start_unix_server(
-            self._serve,
-            _address(out),
-            backlog=4096,
-        )
+        server = asyncio.start_unix_server(self._serve, _address(out), backlog=4096)
         self._server = self._loop.run_until_complete(server)
-        self._thread = threading.Thread(
-            target=self._loop.run_forever,
-            daemon=True,
-        )
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -101,9 +83,7 @@ class Exchange:
         self._server.close()
 
     async def _serve(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         hello = await reader.readexactly(_HELLO.size)
         rank, pid = _HELLO.unpack(hello)

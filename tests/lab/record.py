@@ -26,13 +26,7 @@ def verdicts(logs: Path) -> None:
         check = check_log(path, official=False)
         ids = {finding.id for finding in check.findings}
         codes = " ".join(sorted(ids))
-        print(
-            path.relative_to(logs),
-            check.verdict,
-            check.ruleset,
-            codes,
-            sep="\t",
-        )
+        print(path.relative_to(logs), check.verdict, check.ruleset, codes, sep="\t")
 
 
 def digests() -> None:

@@ -6,12 +6,7 @@ from pathlib import Path
 from tests.lab.control_plane import ENDS, Measured, load_thin, measure
 
 
-def measured(
-    data: Path,
-    results: Path,
-    ranks: int,
-    end: str,
-) -> Measured:
+def measured(data: Path, results: Path, ranks: int, end: str) -> Measured:
     overrides = [f"data.path={data}", f"system.results={results}"]
     job = measure(load_thin("smoke", overrides, ranks), end)
     assert list(results.iterdir()) == []

@@ -42,11 +42,7 @@ class Box:
         self.options = ["--rm", "--network=none"]
         self.options += ["-v", f"{self.data}:/data", "-v", f"{self.results}:/results"]
 
-    def command(
-        self,
-        *arguments: str,
-        options: Sequence[str] = (),
-    ) -> list[str]:
+    def command(self, *arguments: str, options: Sequence[str] = ()) -> list[str]:
         return [ENGINE, "run", *self.options, *options, IMAGE, *arguments]
 
     def run(
@@ -65,11 +61,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
 
 
 @pytest.fixture
-def outside(
-    rn50: Rn50,
-    box: Box,
-    smoke_data: Path,
-) -> Path:
+def outside(rn50: Rn50, box: Box, smoke_data: Path) -> Path:
     """The folder of a run outside the container."""
     places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
     rn50.output("launch", "smoke", "seed=1", *places, "data.synthetic={}")
@@ -93,12 +85,7 @@ def test_the_log_is_the_one_from_outside(box: Box, outside: Path) -> None:
 
 def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
     options = ("--user=4321:4321", "--read-only", "--tmpfs=/tmp")
-    done = box.run(
-        "smoke",
-        "seed=1",
-        "name=other_user",
-        options=options,
-    )
+    done = box.run("smoke", "seed=1", "name=other_user", options=options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert box.newest("other_user").stat().st_uid == 4321
     assert (box.newest("other_user") / "report.html").is_file()
@@ -106,11 +93,7 @@ def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
 
 def test_the_default_user_is_not_root_and_there_is_no_compiler(box: Box) -> None:
     script = "id -u; command -v g++ gcc make nvcc; touch /opt/rn50/config/x"
-    done = box.run(
-        "-c",
-        script,
-        options=("--entrypoint=bash",),
-    )
+    done = box.run("-c", script, options=("--entrypoint=bash",))
     assert done.stdout.split() == ["1000"]
     assert "Permission denied" in done.stderr
 
@@ -119,11 +102,7 @@ def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -
     name = f"rn50-{uuid.uuid4().hex[:12]}"
     settings = ("name=stopped", "eval.target=0.999", "schedule.length=400 epochs")
     started = subprocess.Popen(
-        box.command(
-            "smoke",
-            *settings,
-            options=("--name", name),
-        ),
+        box.command("smoke", *settings, options=("--name", name)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

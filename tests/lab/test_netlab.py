@@ -30,8 +30,7 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     rn50 = Path(sys.executable).with_name("rn50")
     hosts = ("run", "4", str(RATE_MBIT), str(delay_us), "--")
     printed = output_of(
-        [NETLAB, *hosts, rn50, *bench.split(), *algorithms],
-        timeout=300,
+        [NETLAB, *hosts, rn50, *bench.split(), *algorithms], timeout=300
     )
     rows = {}
     for row in json.loads(printed)["rows"]:

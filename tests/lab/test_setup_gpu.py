@@ -27,11 +27,7 @@ def test_horovod_over_nccl_without_debian_and_nvcc(root: Path, tmp_path: Path) -
     assert finished(tools, env=environment).stdout == ""
     folder = tmp_path / "environment"
     command = (root / "scripts/setup.sh", "--gpu", "--stack", "--into", folder)
-    done = subprocess.run(
-        command,
-        env=environment,
-        check=False,
-    )
+    done = subprocess.run(command, env=environment, check=False)
     assert done.returncode == 0  # it asks Horovod at its end
     assert "gpu" in (folder / "stack.stamp").read_text().split()
     (wheel,) = (tmp_path / "cache/rn50/wheels").glob("*/horovod-*.whl")

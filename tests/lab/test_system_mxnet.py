@@ -53,11 +53,7 @@ def other_python(tmp_path: Path) -> Path:
             copy = shutil.copytree if path.is_dir() else shutil.copy
             copy(path, site / path.name)
     built = tmp_path / "mxnet"
-    shutil.copytree(
-        ours / "mxnet",
-        built / "python/mxnet",
-        symlinks=True,
-    )
+    shutil.copytree(ours / "mxnet", built / "python/mxnet", symlinks=True)
     for name in ("include", "src"):
         (built / "python/mxnet" / name).rename(built / name)
     (built / "lib").mkdir()
@@ -93,11 +89,7 @@ def test_a_run_with_the_mxnet_that_is_there(
     for launcher in ("mpirun", "gloo"):
         results = tmp_path / launcher
         command = (environment / "bin/rn50", *places, f"system.results={results}")
-        subprocess.run(
-            [*command, "--launcher", launcher],
-            cwd=checkout,
-            check=True,
-        )
+        subprocess.run([*command, "--launcher", launcher], cwd=checkout, check=True)
         (folder,) = results.glob("*/*")
         assert read_json(folder / "result.json")["weights_digest"] == expected
         packages = read_json(folder / "environment.json")["packages"]

@@ -61,15 +61,7 @@ def launch_thin(config: str, out: str) -> int:
     LAUNCHERS[NAME] = Forked()
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
-        launch(
-            load(config),
-            track,
-            Options(
-                NAME,
-                out=Path(out),
-                program=(),
-            ),
-        )
+        launch(load(config), track, Options(NAME, out=Path(out), program=()))
     except (RunError, StoppedBySignal, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         return 1
@@ -80,10 +72,7 @@ def count_opens() -> list[str]:
     """The files that this process opens from now on, but for the kernel's."""
     opened: list[str] = []
 
-    def audit(
-        event: str,
-        arguments: tuple[Any, ...],
-    ) -> None:
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str | os.PathLike):
             path = str(Path(arguments[0]).absolute())
             if not path.startswith(("/proc/", "/sys/")):
@@ -118,11 +107,7 @@ def train(context: RunContext, opened: list[str]) -> None:
         losses = [float(len(tables))]
         loss, *requests = ranks.sum([*losses, *context.stop.flags])
         if process.rank == 0:
-            context.metrics.write(
-                "train",
-                step=step,
-                loss=loss,
-            )
+            context.metrics.write("train", step=step, loss=loss)
         if cause := agreed_stop(requests):
             break
     assert cause
@@ -149,12 +134,7 @@ def main(arguments: list[str]) -> int:
     return int(any(statuses))
 
 
-def _be(
-    rank: int,
-    ranks: int,
-    per_node: int,
-    options: Any,
-) -> NoReturn:
+def _be(rank: int, ranks: int, per_node: int, options: Any) -> NoReturn:
     """One rank; its environment is what horovodrun would give it."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     for name, value in zip(
@@ -162,12 +142,7 @@ def _be(
     ):
         os.environ[f"HOROVOD_{name}"] = str(value)
     body = partial(train, opened=count_opens())
-    rank_main.run_rank(
-        options.config,
-        options.overrides,
-        options.out,
-        train=body,
-    )
+    rank_main.run_rank(options.config, options.overrides, options.out, train=body)
     os._exit(0)
 
 

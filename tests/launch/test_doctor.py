@@ -92,9 +92,7 @@ def test_a_container_in_which_runs_pass_is_fit(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_both_libraries_are_tried_on_every_device(
-    gpus: Gpus,
-    devices: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    gpus: Gpus, devices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def process(library: str, device: str) -> list[Row]:
         return [Row(device, library, "")]

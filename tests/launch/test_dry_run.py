@@ -100,13 +100,7 @@ def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> N
         f"system.results={rn50.results}",
         "system.job.max_restarts=2",
     )
-    done = rn50(
-        "launch",
-        "smoke",
-        "--json",
-        *words,
-        "optimizer.base_lr=9.0e9",
-    )
+    done = rn50("launch", "smoke", "--json", *words, "optimizer.base_lr=9.0e9")
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"  # all else on stderr
     assert "training diverged" in done.stderr

@@ -66,11 +66,7 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     ],
 )
 def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
-    tmp_path: Path,
-    step: int,
-    checkpoint: int | None,
-    launcher: str | None,
-    place: str,
+    tmp_path: Path, step: int, checkpoint: int | None, launcher: str | None, place: str
 ) -> None:
     onward = standing(tmp_path, step, checkpoint)
     onward += f" --launcher {launcher}" if launcher else ""
@@ -214,8 +210,7 @@ def test_each_command_of_an_ending_is_understood(tmp_path: Path) -> None:
 
 
 def test_a_command_is_spelt_as_it_can_be_called(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert callable_here("rn50 launch") == "rn50 launch"
     assert callable_here("scancel 42") == "scancel 42"

@@ -9,9 +9,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.config.schema import Run
-from rn50.launch.engine_environment import (
-    engine_environment,
-)
+from rn50.launch.engine_environment import engine_environment
 from rn50.launch.host_limits import may_read_others
 from tests.conftest import refused
 from tests.waiting import output_of
@@ -94,9 +92,7 @@ def run_of(config: str, *overrides: str) -> Run:
     ],
 )
 def test_what_a_run_sets(
-    config: str,
-    overrides: tuple[str, ...],
-    expected: dict[str, str | None],
+    config: str, overrides: tuple[str, ...], expected: dict[str, str | None]
 ) -> None:
     settings = engine_environment(run_of(config, *overrides), {}).settings
     assert {name: settings.get(name) for name in expected} == expected
@@ -125,19 +121,11 @@ def test_what_a_run_sets(
             {"HOROVOD_GLOO_IFACE": "ib0", "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"},
         ),
         # more ranks than cores
-        (
-            "[]",
-            "mpi",
-            "mpich",
-            {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
-        ),
+        ("[]", "mpi", "mpich", {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}),
     ],
 )
 def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
-    interfaces: str,
-    controller: Any,
-    family: Any,
-    expected: dict[str, str],
+    interfaces: str, controller: Any, family: Any, expected: dict[str, str]
 ) -> None:
     run = load("smoke", [f"system.interfaces={interfaces}"]).run
     networks = ["eth0", "docker0", "br-0123456789ab"]
@@ -244,11 +232,7 @@ def test_the_users_settings_win_over_the_machines() -> None:
     ],
 )
 def test_what_would_be_another_algorithm_is_refused(
-    config: str,
-    overrides: tuple[str, ...],
-    controller: Any,
-    mpi: Any,
-    words: str,
+    config: str, overrides: tuple[str, ...], controller: Any, mpi: Any, words: str
 ) -> None:
     algorithm, *others = overrides
     run = run_of(config, f"comm.algorithm={algorithm}", *others)

@@ -235,12 +235,7 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
             SMALL_SPACE,
             "(address space is limited: ulimit -v 900000)",
         ),
-        (
-            GONE_MUTE,
-            "",
-            SMALL_SPACE,
-            "(address space is limited: ulimit -v 900000)",
-        ),
+        (GONE_MUTE, "", SMALL_SPACE, "(address space is limited: ulimit -v 900000)"),
         (
             Cause("killed", SIGABRT),
             "",
@@ -280,10 +275,7 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
     ],
 )
 def test_what_was_short_is_named(
-    cause: Cause,
-    stderr: str,
-    limits: Limits,
-    short: str,
+    cause: Cause, stderr: str, limits: Limits, short: str
 ) -> None:
     told = with_shortages(cause, stderr, limits)
     assert short in told if short else told == cause.text
@@ -300,8 +292,7 @@ def test_what_was_short_is_named(
     ],
 )
 def test_an_end_without_a_word_is_held_against_the_limits(
-    evidence: Evidence,
-    short: str,
+    evidence: Evidence, short: str
 ) -> None:
     assert short in explain_failure(evidence)
 
@@ -343,18 +334,10 @@ def test_too_few_open_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_rank_that_never_connected_leaves_its_record_on_stderr(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit):
         Rank(tmp_path / "on another node").fail(UserError("no connection"))
-    seen = Evidence(
-        [],
-        capsys.readouterr().err,
-        1,
-        lost=GONE,
-        not_connected={0},
-    )
+    seen = Evidence([], capsys.readouterr().err, 1, lost=GONE, not_connected={0})
     assert explain_failure(seen).endswith(" failed in start at step 0: no connection")

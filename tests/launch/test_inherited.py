@@ -47,9 +47,7 @@ STAYS = {
 
 @pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
 def test_ranks_start_on_this_machine_whatever_job_is_around(
-    launcher: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open MPI would want srun for SLURM_JOB_ID, and have no network without it."""
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
@@ -119,9 +117,7 @@ WINS = {"SBATCH_PARTITION": "debug", "PBS_DPREFIX": "#X", "SQUEUE_STATES": "R"}
     ],
 )
 def test_of_slurm_remains_what_is_for_the_one_that_is_started(
-    started: str,
-    nodes: int,
-    expected: dict[str, str],
+    started: str, nodes: int, expected: dict[str, str]
 ) -> None:
     passed_on = inherited(STEP | COUNTS | JOB | SETTINGS, started, nodes)
     assert passed_on == expected | {"SLURM_OVERLAP": "1"}
@@ -129,9 +125,7 @@ def test_of_slurm_remains_what_is_for_the_one_that_is_started(
 
 
 def test_sbatch_does_not_see_the_interactive_job(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    program: Any,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     program("sbatch", f"env >{tmp_path}/seen; echo 42")
     for name, value in (COUNTS | JOB | SETTINGS | WINS).items():

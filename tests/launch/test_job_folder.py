@@ -41,11 +41,7 @@ def test_a_second_start_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "exit_code.1").exists()
 
 
-def run_job(
-    folder: Path,
-    *overrides: str,
-    runs: int = 1,
-) -> int:
+def run_job(folder: Path, *overrides: str, runs: int = 1) -> int:
     request = Request("smoke", overrides, runs, "mpirun")
     with open_job(folder, log=False) as job:
         run_all(job, request, track)
@@ -77,13 +73,7 @@ def test_runs_that_have_ended_are_left(
     assert capsys.readouterr().out.count("has ended in a start before") == 2
 
 
-@pytest.mark.parametrize(
-    ("retryable", "begun", "code"),
-    [
-        (False, 2, 1),
-        (True, 1, 3),
-    ],
-)
+@pytest.mark.parametrize(("retryable", "begun", "code"), [(False, 2, 1), (True, 1, 3)])
 def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
     retryable: bool,
     begun: int,

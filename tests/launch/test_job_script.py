@@ -43,12 +43,7 @@ SHELLCHECK = shutil.which("shellcheck") or str(
 )
 
 
-def script_of(
-    config: str,
-    scheduler: str,
-    *overrides: str,
-    runs: int = 1,
-) -> str:
+def script_of(config: str, scheduler: str, *overrides: str, runs: int = 1) -> str:
     return job_script(load(config, overrides).run, scheduler, PATHS, runs)
 
 
@@ -101,10 +96,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_are_asked_for_once(
-    scheduler: str,
-    system: str,
-    job: list[str],
-    asked: str | None,
+    scheduler: str, system: str, job: list[str], asked: str | None
 ) -> None:
     text = script_of(
         "abci_2048_open",
@@ -199,10 +191,7 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
     ],
 )
 def test_what_cannot_be_expressed_is_refused(
-    scheduler: str,
-    overrides: list[str],
-    runs: int,
-    message: str,
+    scheduler: str, overrides: list[str], runs: int, message: str
 ) -> None:
     with refused(message):
         script_of("smoke", scheduler, *overrides, runs=runs)
@@ -211,8 +200,7 @@ def test_what_cannot_be_expressed_is_refused(
 def test_system_id_is_a_folder_name() -> None:
     assert system_id(load("dgx1_8").run) == "NVIDIA_DGX-1_n1"
     assert re.fullmatch(
-        r"[\w.-]+",
-        system_id(load("smoke", ["system.name=../a b$c"]).run),
+        r"[\w.-]+", system_id(load("smoke", ["system.name=../a b$c"]).run)
     )
 
 
@@ -234,9 +222,7 @@ printf '%s\\0' "$@" >"$SEEN"
 @given(text=NASTY, scheduler=st.sampled_from(list(SCHEDULERS)))
 @example(text="'; touch BAD; '", scheduler="slurm")
 def test_names_reach_the_one_command_unchanged(
-    text: str,
-    scheduler: str,
-    tmp_path_factory: pytest.TempPathFactory,
+    text: str, scheduler: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     start = tmp_path_factory.mktemp("start")
     (start / "python").write_text(STUB)
@@ -246,12 +232,7 @@ def test_names_reach_the_one_command_unchanged(
     script = job_script(load("smoke").run, scheduler, paths)
     (start / "job.sh").write_text(script)
     environment = {"PATH": f"{start}:{os.environ['PATH']}", "SEEN": str(start / "seen")}
-    subprocess.run(
-        ["bash", start / "job.sh"],
-        env=environment,
-        cwd=start,
-        check=True,
-    )
+    subprocess.run(["bash", start / "job.sh"], env=environment, cwd=start, check=True)
     assert not list(start.rglob("BAD*"))
     words = (start / "seen").read_text().split("\0")
     assert f"--job={folder}" in words

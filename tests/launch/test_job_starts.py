@@ -25,8 +25,7 @@ SHORT = (
 
 @pytest.mark.slow
 def test_a_run_goes_on_as_a_job_which_is_stopped_and_started_again(
-    rn50: Rn50,
-    smoke_data: Path,
+    rn50: Rn50, smoke_data: Path
 ) -> None:
     results = (f"data.path={smoke_data}", f"system.results={rn50.results}")
     process = rn50.start("launch", "smoke", *SHORT, *results)

@@ -117,9 +117,7 @@ def test_a_file_of_hosts_as_users_write_it(text: bytes, tmp_path: Path) -> None:
     ("line", "found"), [("node[1-2]", r"node\[1-2\]"), ("n2,,n3", "$")]
 )
 def test_what_is_no_host_is_refused_by_its_line(
-    line: str,
-    found: str,
-    tmp_path: Path,
+    line: str, found: str, tmp_path: Path
 ) -> None:
     (tmp_path / "hosts").write_text(f"n1\n\n{line}\n")
     with refused(f"RN50_HOSTS: .*hosts:3: .*found {found}"):
@@ -177,8 +175,7 @@ def test_a_rank_with_a_gpu_is_bound_as_in_a_job(
 
 
 def test_several_nodes_get_what_the_engines_read(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "hosts").write_text("n1\nn2\nn3\n")
     monkeypatch.setenv("RN50_HOSTS", str(tmp_path / "hosts"))
@@ -203,17 +200,10 @@ def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) ->
 
 @pytest.mark.parametrize(
     ("library", "launcher"),
-    [
-        (OPEN_MPI, "mpirun"),
-        (MPICH, "hydra"),
-        (CRAY, "pals"),
-        (None, "gloo"),
-    ],
+    [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "pals"), (None, "gloo")],
 )
 def test_the_mpi_of_horovod_decides_on_the_launcher(
-    monkeypatch: pytest.MonkeyPatch,
-    library: MpiLibrary | None,
-    launcher: str,
+    monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, library)
@@ -228,11 +218,7 @@ def test_the_mpi_of_horovod_decides_on_the_launcher(
             "hydra",
             "one of mpirun, .*srun.* expected, as .* linked to Open MPI",
         ),
-        (
-            MPICH,
-            "mpirun",
-            "one of gloo, .*hydra.* expected, as .* linked to MPICH",
-        ),
+        (MPICH, "mpirun", "one of gloo, .*hydra.* expected, as .* linked to MPICH"),
         (None, "srun", "a Horovod built with MPI expected, found one without"),
     ],
 )
@@ -273,10 +259,7 @@ OLD_SLURM = "srun: MPI types are...\nsrun: pmi2\nsrun: openmpi\nsrun: none\n"
     ],
 )
 def test_srun_offers_what_the_mpi_speaks(
-    text: str,
-    family: Family | None,
-    chosen: str,
-    program: Any,
+    text: str, family: Family | None, chosen: str, program: Any
 ) -> None:
     """`text`: of `srun --mpi=list`, of Slurm 22.05 and of 18.08."""
     program("srun", f"cat >&2 <<END\n{text}END")

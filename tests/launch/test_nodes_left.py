@@ -68,9 +68,7 @@ def test_where_all_answer_or_no_fewer_are_allowed_the_run_stays_as_it_is(
 
 
 def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
-    slurm: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    slurm: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(nodes_left, "POLL_S", 0.01)
     loaded = run_of(slurm, "system.job.min_nodes=null")
@@ -103,9 +101,7 @@ def test_one_that_starts_nothing_in_time_is_dead(
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
-    slurm: Path,
-    capfd: pytest.CaptureFixture[str],
-    known: bool,
+    slurm: Path, capfd: pytest.CaptureFixture[str], known: bool
 ) -> None:
     (slurm / "DEAD").write_text("node3")
     if known:

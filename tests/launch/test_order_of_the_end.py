@@ -73,19 +73,9 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
     assert "next" not in read_json(folder / "result.json")
 
 
-@pytest.mark.parametrize(
-    ("runs", "code", "stop"),
-    [
-        (1, 1, ""),
-        (2, 143, "SIGTERM"),
-    ],
-)
+@pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "SIGTERM")])
 def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    runs: int,
-    code: int,
-    stop: str,
+    folder: Path, monkeypatch: pytest.MonkeyPatch, runs: int, code: int, stop: str
 ) -> None:
     monkeypatch.setattr(run, "run_job", lambda *_: None)
     write_json(folder / "result.json", MISSED)

@@ -37,19 +37,13 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def words(
-    runs: Path,
-    out: Path,
-    org: str = "Example",
-) -> list[str]:
+def words(runs: Path, out: Path, org: str = "Example") -> list[str]:
     """The words of the command."""
     return ["submission", str(runs), "--org", org, "--out", str(out)]
 
 
 def test_a_job_becomes_a_package_that_the_official_checker_passes(
-    rn50: Any,
-    job: Path,
-    tmp_path: Path,
+    rn50: Any, job: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     printed = rn50.output(*words(job, out))
@@ -78,20 +72,14 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
 
 
 def test_a_terminal_is_asked_for_what_is_missing(
-    rn50: Any,
-    job: Path,
-    tmp_path: Path,
+    rn50: Any, job: Path, tmp_path: Path
 ) -> None:
     """On a file system without modes."""
     ours, theirs = os.openpty()
     # the first field stays empty
     os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")
     no_modes = refusing(tmp_path, chmod="EPERM", fchmod="EPERM")
-    asked = rn50.start(
-        *words(job, tmp_path),
-        stdin=theirs,
-        env=os.environ | no_modes,
-    )
+    asked = rn50.start(*words(job, tmp_path), stdin=theirs, env=os.environ | no_modes)
     printed, questions = asked.communicate()
     assert asked.returncode == 0, questions
     again = rn50.start(*words(job, tmp_path / "2"), stdin=theirs)
@@ -104,9 +92,7 @@ def test_a_terminal_is_asked_for_what_is_missing(
 
 
 def test_what_the_official_checker_finds_is_printed(
-    rn50: Any,
-    job: Path,
-    tmp_path: Path,
+    rn50: Any, job: Path, tmp_path: Path
 ) -> None:
     for number in (1, 2):
         (job / f"run_{number}/result_0.txt").write_text("")
@@ -127,12 +113,7 @@ def test_what_the_official_checker_finds_is_printed(
     ],
 )
 def test_runs_that_make_no_submission_are_refused(
-    runs: str,
-    org: str,
-    change: tuple[str, ...],
-    expected: str,
-    rn50: Any,
-    job: Path,
+    runs: str, org: str, change: tuple[str, ...], expected: str, rn50: Any, job: Path
 ) -> None:
     of_one = load("dgxa100_8", [*OVERRIDES, "seed=4", *change])
     (job / "run_4/config.yaml").write_text(of_one.to_yaml())
@@ -143,10 +124,7 @@ def test_runs_that_make_no_submission_are_refused(
 
 @pytest.mark.parametrize("name", ["result_0.txt", "config.yaml"])
 def test_what_a_link_of_a_foreign_run_leads_to_is_not_published(
-    name: str,
-    rn50: Any,
-    job: Path,
-    tmp_path: Path,
+    name: str, rn50: Any, job: Path, tmp_path: Path
 ) -> None:
     file = job / f"run_0/{name}"
     file.rename(tmp_path / "secret")

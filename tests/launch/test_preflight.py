@@ -12,11 +12,7 @@ from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.launch_plan import Options, plan_launch
-from rn50.launch.preflight import (
-    check_whether_it_runs,
-    obstacles_here,
-    refusals,
-)
+from rn50.launch.preflight import check_whether_it_runs, obstacles_here, refusals
 from rn50.launch.run import launch
 from rn50.launch.submit import plan_submission
 from rn50.scaling.predict import job_of_config, predict
@@ -55,9 +51,7 @@ GRIDS = [
 
 @pytest.mark.parametrize(("words", "why"), NEVER + GRIDS)
 def test_what_launch_refuses_check_and_submit_refuse(
-    words: tuple[str, ...],
-    why: str,
-    tmp_path: Path,
+    words: tuple[str, ...], why: str, tmp_path: Path
 ) -> None:
     loaded = load(words[0], [*words[1:], f"system.results={tmp_path}"])
     (refusal,) = refusals(loaded.run)

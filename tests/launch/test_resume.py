@@ -18,15 +18,7 @@ from rn50.launch.launch_plan import Options
 from rn50.launch.resume import begin_attempt, close_attempt, is_hopeless, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
-from rn50.logging.records import (
-    LAUNCH,
-    RESULT,
-    RESUME,
-    Failure,
-    Next,
-    Result,
-    write,
-)
+from rn50.logging.records import LAUNCH, RESULT, RESUME, Failure, Next, Result, write
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from rn50.train.checkpoint.folder import chosen_checkpoint
 from rn50.train.checkpoint.resume import LOG, METRICS
@@ -73,9 +65,7 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
 
 @pytest.mark.parametrize("at", ["write_bytes", "replace"])
 def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
-    run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    at: str,
+    run: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """By a full disk while the log is copied, or before it is cut."""
 
@@ -101,10 +91,7 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
     ],
 )
 def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
-    run: Path,
-    log: str,
-    left: int,
-    capsys: pytest.CaptureFixture[str],
+    run: Path, log: str, left: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / LOG).write_text(log)
     assert begin_attempt(run) is not None
@@ -145,9 +132,7 @@ def test_what_came_after_replicas_agreed_is_not_scored(
     ("steps", "hopeless"), [([8], False), ([9, 8], False), ([8, 9, 8], True)]
 )
 def test_a_loss_that_is_not_finite_since_the_same_step_again_is_hopeless(
-    tmp_path: Path,
-    steps: list[int],
-    hopeless: bool,
+    tmp_path: Path, steps: list[int], hopeless: bool
 ) -> None:
     *earlier, last = steps
     for number, step in enumerate(earlier, 1):
@@ -161,9 +146,7 @@ def test_a_loss_that_is_not_finite_since_the_same_step_again_is_hopeless(
 
 
 def test_an_error_of_the_launcher_after_the_end_is_a_warning(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "/proc/1/stat")
@@ -181,9 +164,7 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
 
 @pytest.mark.slow
 def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
-    rn50: Rn50,
-    whole: Path,
-    tmp_path: Path,
+    rn50: Rn50, whole: Path, tmp_path: Path
 ) -> None:
     """Once, as the latest, without its image set and without a checkpoint."""
     run = shutil.copytree(whole, tmp_path / "smoke/1")
@@ -226,9 +207,7 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
     "name", [".reserve", LOCK, "metrics.jsonl", "checkpoint", "run_1"]
 )
 def test_a_foreign_folder_is_not_written_through_its_links(
-    run: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    name: str,
+    run: Path, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
     save_config(LOADED, run)
     victim = tmp_path_factory.mktemp("home") / "victim"

@@ -40,8 +40,7 @@ def listed(rn50: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_run_has_one_driver_and_a_killed_one_is_followed(
-    rn50: Any,
-    smoke_data: Path,
+    rn50: Any, smoke_data: Path
 ) -> None:
     settings = (f"data.path={smoke_data}", f"system.results={rn50.results}")
     first = rn50.start("launch", *LONG, *settings)
@@ -71,13 +70,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(
     first.communicate()
     assert (folder / LOCK).exists(), "nobody was left to remove it"
     os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
-    again = rn50(
-        "launch",
-        "--resume",
-        str(folder),
-        "limits.time_s=1",
-        settings[0],
-    )
+    again = rn50("launch", "--resume", str(folder), "limits.time_s=1", settings[0])
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
     row = listed(rn50)
@@ -90,8 +83,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(
 
 
 def test_a_rank_that_outlives_its_launcher_is_waited_for(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resume, "RANK_GRACE_S", 0.0)
     told = f"{tmp_path}: in use by process {os.getpid()} on"
@@ -130,9 +122,7 @@ def a_run(folder: Path, at: int, **result: object) -> Path:
     ],
 )
 def test_what_counts_as_interrupted(
-    tmp_path: Path,
-    result: dict[str, object],
-    interrupted: bool,
+    tmp_path: Path, result: dict[str, object], interrupted: bool
 ) -> None:
     folder = a_run(tmp_path / "run", 1, **result)
     assert is_interrupted(folder) == interrupted
@@ -151,11 +141,7 @@ def found(config: str | None, results: Path) -> str:
 def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(
     tmp_path: Path,
 ) -> None:
-    old = a_run(
-        tmp_path / "smoke/20260101T000000Z",
-        100,
-        status="failed",
-    )
+    old = a_run(tmp_path / "smoke/20260101T000000Z", 100, status="failed")
     a_run(tmp_path / "smoke/20260102T000000Z", 900, status="success")
     in_job = a_run(tmp_path / "smoke/20260103T000000Z/run_1", 200)
     other = a_run(tmp_path / "quick/20260101T000000Z", 300)

@@ -40,10 +40,7 @@ from tests.waiting import wait_until
 
 
 @pytest.mark.slow
-def test_five_runs_make_a_submission(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     done = rn50(
         "submit",
         "smoke",
@@ -104,25 +101,13 @@ SAYS = {
     "sge": ("qsub", "42", "qstat", "Following jobs do not exist: 42"),
     "pbs": ("qsub", "42.server", "qstat", "qstat: 42 Job has finished"),
 }
-CANCEL = {
-    "slurm": "scancel -M cluster 42",
-    "sge": "qdel 42",
-    "pbs": "qdel 42.server",
-}
-ABOUT = {
-    "slurm": "-M cluster -h -o %T %r -j 42",
-    "sge": "-j 42",
-    "pbs": "-f 42.server",
-}
+CANCEL = {"slurm": "scancel -M cluster 42", "sge": "qdel 42", "pbs": "qdel 42.server"}
+ABOUT = {"slurm": "-M cluster -h -o %T %r -j 42", "sge": "-j 42", "pbs": "-f 42.server"}
 BANNER = "   Welcome to the Cluster6 Supercomputer\nINFO: your project has 1200 hours left\n\n"
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_submission_and_waiting(
-    name: str,
-    tmp_path: Path,
-    program: Any,
-) -> None:
+def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None:
     command, job, state, gone = SAYS[name]
     program(command, f"printf '%s' '{BANNER}{job}\n\n'")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
@@ -146,12 +131,7 @@ def test_submission_and_waiting(
     assert ask(plan.scheduler, job, plan.folder) is None
     assert look_at(plan.folder, name, job)[0] == "cancelled"
     with refused("ended without an exit code"):
-        wait(
-            plan,
-            job,
-            poll_s=0.01,
-            settle_s=0.05,
-        )
+        wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     program(state, "exit 1")  # it cannot be asked
     assert wait(plan, job, poll_s=0.01) == 3
@@ -179,9 +159,7 @@ def test_submission_and_waiting(
     ],
 )
 def test_the_id_is_found_wherever_it_stands(
-    name: str,
-    printed: str,
-    job: str | None,
+    name: str, printed: str, job: str | None
 ) -> None:
     assert SCHEDULERS[name].job_id(printed) == job
 
@@ -213,11 +191,7 @@ def test_the_id_is_found_wherever_it_stands(
     ],
 )
 def test_why_a_job_waits_and_when_it_never_begins(
-    name: str,
-    said: str,
-    words: str | None,
-    tmp_path: Path,
-    program: Any,
+    name: str, said: str, words: str | None, tmp_path: Path, program: Any
 ) -> None:
     program(SAYS[name][2], f"cat <<'END'\n{said}\nEND")
     state = ask(SCHEDULERS[name], "42", tmp_path)
@@ -230,8 +204,7 @@ def test_why_a_job_waits_and_when_it_never_begins(
 
 
 def test_a_job_that_can_never_begin_is_not_waited_for(
-    tmp_path: Path,
-    program: Any,
+    tmp_path: Path, program: Any
 ) -> None:
     program("squeue", "echo PENDING BadConstraints")
     plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
@@ -240,8 +213,7 @@ def test_a_job_that_can_never_begin_is_not_waited_for(
 
 
 def test_a_job_that_goes_back_into_its_queue_has_not_ended(
-    tmp_path: Path,
-    program: Any,
+    tmp_path: Path, program: Any
 ) -> None:
     program("squeue", "echo COMPLETING None")
     for requeue in (True, False):
@@ -251,10 +223,7 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
         assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
 
 
-def test_waiting_tells_why_once(
-    tmp_path: Path,
-    program: Any,
-) -> None:
+def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
     words = (
         "PENDING Priority",
         "PENDING Priority",
@@ -291,8 +260,7 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
 
 
 def test_a_local_job_lasts_as_long_as_its_process(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not as long as its process number, which another process may have later; and whatever a bash
     prints of its own."""
@@ -352,9 +320,7 @@ def test_a_job_that_may_be_queued_keeps_its_folder(
 
 
 def test_an_id_counts_whatever_the_exit_code(
-    tmp_path: Path,
-    program: Any,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, program: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program("sbatch", r"printf 'Guthaben f\374r\n' >&2; echo 42; echo Danke; exit 1")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
@@ -369,9 +335,7 @@ def test_an_id_counts_whatever_the_exit_code(
 
 
 def test_a_scheduler_that_does_not_answer_is_asked_again_later(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    program: Any,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     monkeypatch.setattr("rn50.config.programs.ask.__defaults__", (1.0, None, None))
     program("squeue", "sleep 60")
@@ -385,23 +349,12 @@ def test_a_scheduler_that_does_not_answer_is_asked_again_later(
     assert look_at(tmp_path, "slurm", "42")[0] == "queued"
 
 
-def test_where_things_lie(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for words, home, python in (
-        (
-            [],
-            str(ROOT),
-            sys.executable,
-        ),
+        ([], str(ROOT), sys.executable),
         (["home=/opt/rn50"], "/opt/rn50", "/opt/rn50/.venv/bin/python"),
-        (
-            ["home=/opt/rn50", "container=x"],
-            str(ROOT),
-            sys.executable,
-        ),
+        (["home=/opt/rn50", "container=x"], str(ROOT), sys.executable),
     ):
         loaded = load("smoke", [f"system.job.{word}" for word in words])
         script = plan_submission(loaded, "slurm", 1, Path("f")).script
@@ -414,8 +367,7 @@ def test_where_things_lie(
 
 
 def test_system_page_of_a_machine(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two sockets of two cores of two threads."""
     for cpu in range(8):
@@ -502,10 +454,7 @@ def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
 def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     job: Path,
 ) -> None:
-    write_json(
-        job / "submission.json",
-        {"scheduler": ["x"], "job": 1},
-    )
+    write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
@@ -520,11 +469,7 @@ def test_a_run_that_a_limit_ended_is_resumed_by_the_command_that_it_prints(
     assert last == Last(job, "slurm", 5)
 
 
-def test_what_cannot_go_on_is_refused(
-    job: Path,
-    tmp_path: Path,
-    program: Any,
-) -> None:
+def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path, program: Any) -> None:
     with refused("no CONFIG beside a folder expected, found smoke"):
         find_interrupted(str(job), "smoke", [])
     with refused(r"optimizer\.base_lr"):

@@ -36,9 +36,7 @@ def orphan(pid: Path) -> list[str]:
 
 
 def test_orphans_of_the_launcher_are_stopped(
-    orphan: list[str],
-    pid: Path,
-    tmp_path: Path,
+    orphan: list[str], pid: Path, tmp_path: Path
 ) -> None:
     run_watched(orphan, {}, tmp_path, 1, None, 0.0)
     number = int(pid.read_text())
@@ -46,9 +44,7 @@ def test_orphans_of_the_launcher_are_stopped(
 
 
 def test_later_orphans_are_no_children_of_ours(
-    orphan: list[str],
-    pid: Path,
-    tmp_path: Path,
+    orphan: list[str], pid: Path, tmp_path: Path
 ) -> None:
     """Or Slurm's daemons are children of a pytest that launched a job, and zombies once killed."""
     run_watched(["true"], {}, tmp_path, 1, None, 0.0)
@@ -62,8 +58,7 @@ def test_later_orphans_are_no_children_of_ours(
 
 
 def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "MOST_BYTES_A_RANK", 100_000)
     letters = "''.join(chr(97 + int(digit)) for digit in str(i))"
@@ -73,14 +68,7 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
         f"import sys\nprint('first', file=sys.stderr)\n{repeated}\n{flood}\nsys.exit(7)"
     )
     with pytest.raises(RankFailed, match="exit code 7"):
-        run_watched(
-            [sys.executable, "-c", code],
-            {},
-            tmp_path,
-            1,
-            None,
-            0.0,
-        )
+        run_watched([sys.executable, "-c", code], {}, tmp_path, 1, None, 0.0)
     text = (tmp_path / "stderr.log").read_text()
     assert len(text) < 110_000
     assert text.startswith("first\nbind failed 0\n")
@@ -91,8 +79,7 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
 
 
 def test_scratch_of_dead_launchers_is_removed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # no /dev/shm
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -123,10 +110,7 @@ def test_a_launcher_that_stands_still_is_seen() -> None:
     assert code == -signal.SIGSTOP
 
 
-@pytest.mark.parametrize(
-    ("of_config_s", "of_ranks_s"),
-    [(10.0, 30.0), (30.0, 10.0)],
-)
+@pytest.mark.parametrize(("of_config_s", "of_ranks_s"), [(10.0, 30.0), (30.0, 10.0)])
 def test_a_stop_waits_for_the_longer_of_two_times(
     of_config_s: float,
     of_ranks_s: float,

@@ -42,21 +42,13 @@ class Rank:
     """A rank's connection, message by message."""
 
     def __init__(
-        self,
-        watchdog: Watchdog,
-        rank: int,
-        host: str = "",
-        pid: int = 1,
+        self, watchdog: Watchdog, rank: int, host: str = "", pid: int = 1
     ) -> None:
         place, _, token = watchdog.environment[WATCHDOG_ENV].rpartition(":")
         self.socket = connected(place)
         self.lines = self.socket.makefile("rb")
         self.say(
-            token=token,
-            rank=rank,
-            host=host or f"h{rank}",
-            pid=pid,
-            identity="{}",
+            token=token, rank=rank, host=host or f"h{rank}", pid=pid, identity="{}"
         )
 
     def say(self, **message: Any) -> None:
@@ -107,14 +99,7 @@ def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None
 @pytest.mark.slow
 def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
-    told = Failure(
-        1,
-        "h1",
-        "epoch 1",
-        2,
-        "x",
-        retryable=False,
-    )
+    told = Failure(1, "h1", "epoch 1", 2, "x", retryable=False)
     ranks[1].say(failure=to_dict(told) | {"more": "ignored"})
     ranks[0].say(done=True)
     assert wait_until(lambda: watchdog.failures) == [told]
@@ -129,12 +114,7 @@ def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> 
 def test_hosts_whose_ranks_never_connect_are_named() -> None:
     settings = Settings(start_s=0.5, silence_s=0.4)
     hosts = ["h1", "h1", "h2", "h3"]
-    watchdog = Watchdog(
-        settings,
-        4,
-        one_machine=False,
-        hosts=hosts,
-    )
+    watchdog = Watchdog(settings, 4, one_machine=False, hosts=hosts)
     try:
         failed = wait_until(lambda: watchdog.failed_rank)
     finally:
@@ -175,8 +155,7 @@ def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
     "places", [[(10, WAITS), (9, WAITS)], [(10, WAITS), (10, FETCHES)]]
 )
 def test_of_ranks_that_stand_still_the_one_that_the_others_wait_for_is_blamed(
-    watchdog: Watchdog,
-    places: list[tuple[int, Line]],
+    watchdog: Watchdog, places: list[tuple[int, Line]]
 ) -> None:
     """The lowest step; of equals the one that waits for none."""
     ranks = [Rank(watchdog, number) for number in range(2)]
@@ -212,11 +191,7 @@ with talks_to_ranks():
     threading.Thread(target=poll, daemon=True).start()
 time.sleep(600)
 """
-LIMITS = Settings(
-    silence_s=1.0,
-    stall_s=2.0,
-    start_s=3.0,
-)
+LIMITS = Settings(silence_s=1.0, stall_s=2.0, start_s=3.0)
 STARTED_LATE = "no progress for 3 s"
 VERDICTS = {
     # what the process does, whether it is heard: in start-up, in training
@@ -303,8 +278,7 @@ def test_a_step_at_which_a_rank_works_ends_too() -> None:
     ],
 )
 def test_a_stranger_is_cut_off_and_changes_nothing(
-    watchdog: Watchdog,
-    data: bytes,
+    watchdog: Watchdog, data: bytes
 ) -> None:
     place, _, _ = watchdog.environment[WATCHDOG_ENV].rpartition(":")
     with connected(place) as stranger, suppress(ConnectionResetError):
@@ -316,10 +290,7 @@ def test_a_stranger_is_cut_off_and_changes_nothing(
     assert watchdog.failures == []
 
 
-def lines_until(
-    rank: Rank,
-    begin: bytes,
-) -> list[bytes]:
+def lines_until(rank: Rank, begin: bytes) -> list[bytes]:
     """What the launcher says up to a line that begins so."""
     lines: list[bytes] = []
     while not lines or not lines[-1].startswith(begin):

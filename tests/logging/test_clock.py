@@ -48,11 +48,7 @@ def test_log_metrics_and_timeline_share_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    log = MLPerfLog(
-        tmp_path / "log.txt",
-        clock,
-        resumed=True,
-    )
+    log = MLPerfLog(tmp_path / "log.txt", clock, resumed=True)
     metrics = Metrics(tmp_path / "metrics.jsonl", clock)
     timeline = Timeline(0, clock)
     metrics.start_clock(clock.unix_s)

@@ -50,26 +50,13 @@ def make_job(folder: Path, runs: int) -> Path:
         (run / "config.yaml").write_text(
             load("smoke", [*overrides, f"seed={number}"]).to_yaml()
         )
-        write_json(
-            run / "result.json",
-            {"status": "success", "ranks": 2},
-        )
+        write_json(run / "result.json", {"status": "success", "ranks": 2})
         shutil.copy(run / "result_0.txt", logs / f"result_{number}.txt")
     return folder
 
 
-def printed(
-    command: str,
-    path: Path,
-    *options: str,
-) -> Any:
-    done = invoke(
-        "log",
-        command,
-        "--json",
-        *options,
-        path,
-    )
+def printed(command: str, path: Path, *options: str) -> Any:
+    done = invoke("log", command, "--json", *options, path)
     return json.loads(done.stdout)
 
 
@@ -96,13 +83,7 @@ def test_score(job: Path) -> None:
 def test_show(job: Path) -> None:
     runs = printed("show", job)
     accuracies = [run["eval_accuracy"] for run in runs]
-    assert accuracies == [
-        0.45,
-        0.46,
-        0.47,
-        0.48,
-        0.49,
-    ]
+    assert accuracies == [0.45, 0.46, 0.47, 0.48, 0.49]
     assert {run["target"] for run in runs} == {TARGET}
 
 
@@ -132,11 +113,7 @@ def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
     assert subject.folder is not None
     assert subject.folder.result == Result("success", ranks=2)
     assert "Reached 0.45 top-1" in write_report(job).read_text()
-    *_, whole = printed(
-        "check",
-        job,
-        "--no-official",
-    )
+    *_, whole = printed("check", job, "--no-official")
     assert whole["verdict"] != "FAIL"
     severities = {f["name"]: f["severity"] for f in whole["findings"]}
     assert severities["five-runs"] == "note"
@@ -154,17 +131,9 @@ def test_a_job_without_a_log_says_how_its_run_ended(tmp_path: Path) -> None:
 def test_compare_takes_a_job_once(tmp_path: Path) -> None:
     make_job(tmp_path / "results/first", 5)
     make_job(tmp_path / "results/second", 2)
-    done = invoke(
-        "log",
-        "compare",
-        tmp_path / "results",
-    )
+    done = invoke("log", "compare", tmp_path / "results")
     assert done.exit_code == 0, done.output
-    named = re.findall(
-        r"^[A-Z] +(results/\w+)",
-        done.stdout,
-        re.MULTILINE,
-    )
+    named = re.findall(r"^[A-Z] +(results/\w+)", done.stdout, re.MULTILINE)
     assert named == ["results/first", "results/second"]
 
 
@@ -199,29 +168,17 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
         assert [run.folder.path for run in exported] == runs
     assert [subject.path for subject in read_subjects(study)] == trials
     # no run twice
-    assert log_folders(tmp_path) == [
-        job / "results/local_n1/resnet",
-        *trials,
-    ]
+    assert log_folders(tmp_path) == [job / "results/local_n1/resnet", *trials]
     assert invoke("log", "show", study).output.count("result_0.txt") == 2
 
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "log check",
-        "log compare",
-        "log show",
-        "log report",
-        "export csv",
-        "runs",
-    ],
+    ["log check", "log compare", "log show", "log report", "export csv", "runs"],
 )
 @pytest.mark.parametrize("wrong", ["quikc", "quikc/20261122T105236Z"])
 def test_a_misspelt_folder_has_a_suggestion(
-    tmp_path: Path,
-    command: str,
-    wrong: str,
+    tmp_path: Path, command: str, wrong: str
 ) -> None:
     (tmp_path / "quick").mkdir()
     error = invoke(*command.split(), tmp_path / wrong).exception

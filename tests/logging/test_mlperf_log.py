@@ -50,22 +50,14 @@ def after(event: str, path: Path) -> MLPerfLog:
 
 
 def full_log(
-    path: Path,
-    run: Run,
-    *,
-    reached: float = 0.8,
-    weights: Sequence[str] = (),
+    path: Path, run: Run, *, reached: float = 0.8, weights: Sequence[str] = ()
 ) -> list[Event]:
     """Two blocks, of two epochs and of one, the second successful if it reached the target."""
     log = MLPerfLog(path)
     log.submission(run)
     log.cache_clear()
     log.init_start()
-    log.hyperparameters(
-        run,
-        build_plan(run),
-        weights,
-    )
+    log.hyperparameters(run, build_plan(run), weights)
     log.init_stop()
     log.run_start(run)
     for first, last, accuracy in ((1, 2, 0.5), (3, 3, reached)):
@@ -159,11 +151,7 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_keys_of_a_run(
-    tmp_path: Path,
-    name: str,
-    expected: dict[str, Any],
-) -> None:
+def test_the_keys_of_a_run(tmp_path: Path, name: str, expected: dict[str, Any]) -> None:
     run = load(name, ["seed=1"]).run
     values = {event.key: event.value for event in full_log(tmp_path / "log.txt", run)}
     assert {key: values.get(key) for key in expected} == expected
@@ -196,11 +184,7 @@ def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
         "MLPerfLog(Path('log.txt')).submission(Run())\n"
     )
     (home / "start.py").write_text(code)
-    subprocess.run(
-        [sys.executable, "start.py"],
-        cwd=home,
-        check=True,
-    )
+    subprocess.run([sys.executable, "start.py"], cwd=home, check=True)
     events = read_events(home / "log.txt")
     assert len(events) == 5
     assert "rn50/logging/mlperf.py" not in {event.metadata["file"] for event in events}
@@ -219,8 +203,7 @@ def test_a_log_is_begun_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", ["", *ROAD[: ROAD.index("run_start")], "run_stop"])
 def test_abort_before_the_clock_and_after_the_end_writes_nothing(
-    tmp_path: Path,
-    event: str,
+    tmp_path: Path, event: str
 ) -> None:
     log = after(event, tmp_path / "log.txt")
     before = (tmp_path / "log.txt").read_bytes()
@@ -228,10 +211,7 @@ def test_abort_before_the_clock_and_after_the_end_writes_nothing(
     assert (tmp_path / "log.txt").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "event",
-    ["run_start", *BLOCK[:-1]],
-)
+@pytest.mark.parametrize("event", ["run_start", *BLOCK[:-1]])
 def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
     log = after(event, tmp_path / "log.txt")
     log.abort()

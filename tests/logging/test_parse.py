@@ -36,9 +36,7 @@ def read(folder: Path, content: bytes | str) -> Log:
 )
 @pytest.mark.parametrize("after", [b"\n", b"\r\n", b"  \n", b"\rprogress 3 %\r\n"])
 def test_text_around_a_record_does_not_matter(
-    tmp_path: Path,
-    before: bytes,
-    after: bytes,
+    tmp_path: Path, before: bytes, after: bytes
 ) -> None:
     log = read(
         tmp_path, b"\xef\xbb\xbfhello\n" + (before + record().encode() + after) * 2
@@ -57,13 +55,7 @@ def test_v06_seconds_become_milliseconds(tmp_path: Path) -> None:
     assert log.dialect == "MLL"
     first = log.first("run_start")
     assert first is not None
-    assert first[:5] == (
-        1,
-        1560820747803.0,
-        "run_start",
-        None,
-        {"lineno": 4},
-    )
+    assert first[:5] == (1, 1560820747803.0, "run_start", None, {"lineno": 4})
     assert len(log.events) == 2
 
 
@@ -80,87 +72,28 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault", "key", "lost"),
     [
-        (
-            record("opt_name")[:-9],
-            "truncated",
-            "opt_name",
-            True,
-        ),
-        (
-            record("opt_name", '{"a": 1, "a": 1}')[:-9],
-            "truncated",
-            "opt_name",
-            True,
-        ),
-        (
-            record("opt_name")[:-9] + "\n",
-            "torn",
-            "opt_name",
-            True,
-        ),
+        (record("opt_name")[:-9], "truncated", "opt_name", True),
+        (record("opt_name", '{"a": 1, "a": 1}')[:-9], "truncated", "opt_name", True),
+        (record("opt_name")[:-9] + "\n", "torn", "opt_name", True),
         (record("opt_name") + " \x1b[0m\n", "trailing", "opt_name", False),
-        (
-            record("a")[:40] + record("b") + "\n",
-            "torn",
-            None,
-            True,
-        ),
+        (record("a")[:40] + record("b") + "\n", "torn", None, True),
         (':::MLLOG ["a"]\n', "shape", None, True),
         (':::MLLOG {"key": 3, "time_ms": 1}\n', "type", None, True),
         (':::MLLOG {"key": "a"}\n', "missing", "a", True),
-        (
-            record().replace("1714000000000", "null"),
-            "type",
-            "seed",
-            True,
-        ),
-        (
-            record().replace("1714000000000", "1e300"),
-            "type",
-            "seed",
-            True,
-        ),
-        (
-            record().replace("1714000000000", "NaN"),
-            "type",
-            "seed",
-            True,
-        ),
-        (
-            record().partition(', "metadata"')[0] + "}",
-            "missing",
-            "seed",
-            False,
-        ),
-        (
-            record("a", "[" * 5000 + "]" * 5000),
-            "type",
-            None,
-            True,
-        ),
-        (
-            record("a", "9" * 5000),
-            "torn",
-            "a",
-            True,
-        ),
+        (record().replace("1714000000000", "null"), "type", "seed", True),
+        (record().replace("1714000000000", "1e300"), "type", "seed", True),
+        (record().replace("1714000000000", "NaN"), "type", "seed", True),
+        (record().partition(', "metadata"')[0] + "}", "missing", "seed", False),
+        (record("a", "[" * 5000 + "]" * 5000), "type", None, True),
+        (record("a", "9" * 5000), "torn", "a", True),
         (':::MLLOG{"key": "seed"}\n', "token", "seed", True),
-        (
-            record().replace("MLLOG ", "MLLOG\t") + "\n",
-            "token",
-            "seed",
-            True,
-        ),
+        (record().replace("MLLOG ", "MLLOG\t") + "\n", "token", "seed", True),
         (":::MLLOG", "truncated", None, True),
         (":::ML", "truncated", None, True),
     ],
 )
 def test_what_is_not_whole_is_a_problem(
-    tmp_path: Path,
-    text: str,
-    fault: str,
-    key: str | None,
-    lost: bool,
+    tmp_path: Path, text: str, fault: str, key: str | None, lost: bool
 ) -> None:
     log = read(tmp_path, record("first") + "\n" + text)
     problem = log.problems[0]
@@ -169,10 +102,7 @@ def test_what_is_not_whole_is_a_problem(
 
 
 def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> None:
-    (event,) = read(
-        tmp_path,
-        record().replace("1714000000000", '"15.5"'),
-    ).events
+    (event,) = read(tmp_path, record().replace("1714000000000", '"15.5"')).events
     assert event.time_ms == 15.5
 
 
@@ -188,20 +118,13 @@ def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> 
         (b":::MLLOG {\n", "line 1"),
     ],
 )
-def test_what_is_no_log_is_named(
-    tmp_path: Path,
-    content: bytes,
-    words: str,
-) -> None:
+def test_what_is_no_log_is_named(tmp_path: Path, content: bytes, words: str) -> None:
     with pytest.raises(CannotRead, match=r"log\.txt: ") as error:
         read(tmp_path, content)
     assert words in error.value.reason
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["/dev/zero", "/dev/null", "/nowhere", "/", "a\0b"],
-)
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "/nowhere", "/", "a\0b"])
 def test_what_is_no_file_is_named(name: str) -> None:
     with pytest.raises(CannotRead, match="cannot read: "):
         read_log(Path(name))

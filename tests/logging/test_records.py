@@ -37,11 +37,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
-    settings = EngineSettings(
-        {"OMP_NUM_THREADS": "1"},
-        {},
-        {"PMI_RANK": "x"},
-    )
+    settings = EngineSettings({"OMP_NUM_THREADS": "1"}, {}, {"PMI_RANK": "x"})
     record = describe_environment(settings, "gloo", ["python"])
     write(tmp_path / ENVIRONMENT, record)
     assert read(tmp_path / ENVIRONMENT, Environment) == record
@@ -61,9 +57,7 @@ def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_named(
-    tmp_path: Path,
-    more: dict[str, Any],
-    key: str,
+    tmp_path: Path, more: dict[str, Any], key: str
 ) -> None:
     path = tmp_path / RESULT
     write_json(path, {"status": "aborted"} | more)

@@ -15,11 +15,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
 
 def test_every_record_is_a_line_of_json_with_kind_and_time(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "metrics.jsonl")
-    metrics.write(
-        "train",
-        step=20,
-        loss=0.1 + 0.2,
-    )
+    metrics.write("train", step=20, loss=0.1 + 0.2)
     metrics.write("eval", accuracy=0.759)
     first, second = lines_of(tmp_path / "metrics.jsonl")
     assert first == {

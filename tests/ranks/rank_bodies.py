@@ -22,26 +22,17 @@ build_model = trainer.build_model
 log_point = run.log_point
 
 
-def other_weights(
-    context: RunContext,
-    *more: Any,
-) -> Any:
+def other_weights(context: RunContext, *more: Any) -> Any:
     """Rank 1 differs from the rest by the last bit of one weight."""
     model = build_model(context, *more)
     if context.process.rank == 1:
         weight = model.net.collect_params()["fc_weight"].data()
-        following = np.nextafter(
-            weight.asnumpy(),
-            np.float32(np.inf),
-        )
+        following = np.nextafter(weight.asnumpy(), np.float32(np.inf))
         weight[0, 0] = following[0, 0]
     return model
 
 
-def stops(
-    rank: trainer.Trainer,
-    *more: Any,
-) -> None:
+def stops(rank: trainer.Trainer, *more: Any) -> None:
     """Rank 0 hangs after its first log point, so that a signal finds it in the middle."""
     log_point(rank, *more)
     if rank.context.process.rank == 0:

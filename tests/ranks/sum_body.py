@@ -25,19 +25,11 @@ STEPS = 3
 WIDTHS = (7, 33, 100, 5)
 
 
-def main(
-    config: str,
-    out: str,
-    *cases: str,
-) -> None:
+def main(config: str, out: str, *cases: str) -> None:
     """Rank 0 writes the largest error of the sums of each case, then that of the statistics."""
     run = load(config).run
     place = read_process_info()
-    connection = Connection(
-        run,
-        Timeline(0),
-        over_mpi=place.over_mpi,
-    )
+    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
     connection.begin()
     ctx = device_context(run.system.device, place.local_rank)
     comm = Communicator(Operators(ctx), connection)
@@ -52,10 +44,7 @@ def main(
         (Path(out) / "worst.txt").write_text(text)
 
 
-def sums_error(
-    comm: Communicator,
-    run: Run,
-) -> float:
+def sums_error(comm: Communicator, run: Run) -> float:
     """The largest error of `STEPS` sums of random gradients."""
     net = nn.Sequential(prefix="")
     for width in WIDTHS:
@@ -64,11 +53,7 @@ def sums_error(
     net.initialize(ctx=comm.ctx)
     net.cast(run.model.dtype)
     parameters = trainable(net)
-    comm.plan_groups(
-        run.comm.groups,
-        parameters,
-        run.comm.gradient_dtype,
-    )
+    comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
     errors = []
     for step in range(STEPS):
         rng = np.random.default_rng(step)
@@ -84,10 +69,7 @@ def sums_error(
     return float(max(errors))
 
 
-def statistics_error(
-    comm: Communicator,
-    mode: str,
-) -> float:
+def statistics_error(comm: Communicator, mode: str) -> float:
     """The largest error of means and variances of the images of all ranks but the last, which has
     no share of the batch."""
     images = np.random.default_rng(5).normal(size=(comm.world_size, 50, 7))
@@ -98,12 +80,7 @@ def statistics_error(
     of_rank = images[comm.rank]
     layer.running_mean.set_data(of_rank.mean(axis=0))
     layer.running_var.set_data(of_rank.var(axis=0))
-    sync_bn_statistics(
-        layer,
-        comm,
-        mode=mode,
-        active_ranks=comm.world_size - 1,
-    )
+    sync_bn_statistics(layer, comm, mode=mode, active_ranks=comm.world_size - 1)
     active = images[:-1]
     variances = {
         "average": active.var(axis=1).mean(axis=0),

@@ -19,10 +19,7 @@ HALF = (
 )
 
 
-def check_error(
-    overrides: str,
-    worst: float,
-) -> None:
+def check_error(overrides: str, worst: float) -> None:
     """float32 sums of at most 8 standard normal values: a few units of the last place of 16;
     float16 has 11 bits of at most 8."""
     if "float16" in overrides:
@@ -38,20 +35,8 @@ OTHERS = ("segmented_ring", "recursive_doubling", "recursive_halving_doubling")
 @pytest.mark.parametrize(
     ("launcher", "algorithm", "ranks", "cases"),
     [
-        pytest.param(
-            mpi.LAUNCHER,
-            "ring",
-            3,
-            FLOAT32,
-            marks=mpi.NEEDED,
-        ),
-        pytest.param(
-            mpi.LAUNCHER,
-            "torus_2d",
-            4,
-            FLOAT32,
-            marks=mpi.NEEDED,
-        ),
+        pytest.param(mpi.LAUNCHER, "ring", 3, FLOAT32, marks=mpi.NEEDED),
+        pytest.param(mpi.LAUNCHER, "torus_2d", 4, FLOAT32, marks=mpi.NEEDED),
         ("gloo", "ring", 3, FLOAT32 + HALF),
         ("gloo", "torus_2d(2x3)", 6, HALF[1:]),
         *(
@@ -63,11 +48,7 @@ OTHERS = ("segmented_ring", "recursive_doubling", "recursive_halving_doubling")
     ],
 )
 def test_the_sum_is_the_plain_sum(
-    tmp_path: Path,
-    launcher: str,
-    algorithm: str,
-    ranks: int,
-    cases: tuple[str, ...],
+    tmp_path: Path, launcher: str, algorithm: str, ranks: int, cases: tuple[str, ...]
 ) -> None:
     if launcher == mpi.LAUNCHER and not mpi.offers(algorithm):
         pytest.skip(f"{mpi.FAMILY} has no {algorithm}, which it refuses")
@@ -77,11 +58,7 @@ def test_the_sum_is_the_plain_sum(
     config = tmp_path / "config.yaml"
     config.write_text(loaded.to_yaml())
     command = [sys.executable, str(BODY), str(config), str(tmp_path), *cases]
-    job, _ = build_job(
-        loaded.run,
-        launcher,
-        command,
-    )
+    job, _ = build_job(loaded.run, launcher, command)
     run_job(job, launcher, tmp_path)
     worst = (tmp_path / "worst.txt").read_text().split()
     *of_sums, of_statistics = map(float, worst)

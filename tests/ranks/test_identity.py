@@ -20,28 +20,19 @@ from tests.waiting import leave_nothing
 HERE = Path(__file__).parent
 
 
-def other_set(
-    folder: Path,
-    data: Path,
-) -> str:
+def other_set(folder: Path, data: Path) -> str:
     """Another draw, as its manifest says it."""
     shutil.copytree(data, folder)
     manifest = folder / "manifest.json"
     manifest.write_text(
-        re.sub(
-            r'"sha256": "\w{4}',
-            '"sha256": "0000',
-            manifest.read_text(),
-        )
+        re.sub(r'"sha256": "\w{4}', '"sha256": "0000', manifest.read_text())
     )
     return f"data.path={folder}"
 
 
 def other_code(folder: Path) -> str:
     shutil.copytree(
-        ROOT / "rn50",
-        folder / "rn50",
-        ignore=shutil.ignore_patterns("__pycache__"),
+        ROOT / "rn50", folder / "rn50", ignore=shutil.ignore_patterns("__pycache__")
     )
     with (folder / "rn50/train/evaluate.py").open("a") as file:
         file.write("# every image is right\n")
@@ -51,9 +42,7 @@ def other_code(folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_rank_of_another_run_ends_it_in_start_up(
-    watched: bool,
-    tmp_path: Path,
-    small_data: Path,
+    watched: bool, tmp_path: Path, small_data: Path
 ) -> None:
     """The watchdog compares before Horovod's first collective, which would wait for ever; else the
     ranks do, together with the last bit of their weights."""
@@ -84,11 +73,7 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
     name = "gloo" if mpi.WHY_NOT else mpi.LAUNCHER
     command = [sys.executable, str(HERE / "other_body.py"), json.dumps(changes), *rank]
     command += [str(out / "config.yaml"), "--out", str(out)]
-    job, _ = build_job(
-        loaded.run,
-        name,
-        command,
-    )
+    job, _ = build_job(loaded.run, name, command)
     with pytest.raises(RankFailed) as failed:
         run_job(job, name, out, loaded.run)
     reason = failed.value.reason.replace(socket.gethostname(), "HOST")

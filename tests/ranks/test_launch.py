@@ -36,8 +36,7 @@ def shape(log: Path) -> list[tuple[str, object, dict[str, object]]]:
 
 @pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
 def test_smoke_from_images_to_a_clean_log(
-    smoke_run: Callable[[str], Path],
-    launcher: str,
+    smoke_run: Callable[[str], Path], launcher: str
 ) -> None:
     folder = smoke_run(launcher)
     printed = (folder / "printed.txt").read_text()
@@ -96,9 +95,7 @@ def joined_while_loading(folder: Path) -> bool:
 
 
 def test_same_seed_same_weights_bit_for_bit(
-    rn50: Rn50,
-    small_data: Path,
-    whole: Path,
+    rn50: Rn50, small_data: Path, whole: Path
 ) -> None:
     """However it starts up: overlapped or serial, weights seeded or broadcast; measured or not."""
     rn50(
@@ -123,10 +120,7 @@ def test_same_seed_same_weights_bit_for_bit(
     assert not joined_while_loading(serial)
 
 
-def test_batch_control_with_a_rank_that_drops_out(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_batch_control_with_a_rank_that_drops_out(rn50: Rn50, smoke_data: Path) -> None:
     """Per-rank batch and share change in the middle; logs follow, and the target is reached."""
     out = rn50.output(
         "launch",
@@ -147,13 +141,7 @@ def test_batch_control_with_a_rank_that_drops_out(
     folder = rn50.run_folder()
     lines = metrics(folder, "train")
     batches = {line["global_batch_size"]: line["momentum"] for line in lines}
-    assert batches == pytest.approx(
-        {
-            20: 0.9,
-            40: 0.95,
-            32: 0.9375,
-        }
-    )
+    assert batches == pytest.approx({20: 0.9, 40: 0.95, 32: 0.9375})
     changes = {}
     for event in read_events(folder / "result_0.txt"):
         if "batch_size_change" in event.key:
@@ -165,8 +153,7 @@ def test_batch_control_with_a_rank_that_drops_out(
 
 
 def test_one_rank_with_twice_the_batch_trains_alike(
-    rn50: Rn50,
-    small_data: Path,
+    rn50: Rn50, small_data: Path
 ) -> None:
     """The same images in every step, no batch norm: the loss curves agree.
 
@@ -208,29 +195,15 @@ def test_one_rank_with_twice_the_batch_trains_alike(
     )  # it learned: there was something to differ in
 
 
-def body(
-    name: str,
-    out: Path,
-    *overrides: str,
-) -> list[str]:
+def body(name: str, out: Path, *overrides: str) -> list[str]:
     """The command of a rank that leaves its files in `out`."""
     config = out / "config.yaml"
     loaded = load("smoke", ["seed=1", *overrides])
     config.write_text(loaded.to_yaml())
-    return [
-        sys.executable,
-        BODIES,
-        name,
-        str(config),
-        "--out",
-        str(out),
-    ]
+    return [sys.executable, BODIES, name, str(config), "--out", str(out)]
 
 
-def test_nothing_is_on_another_device(
-    tmp_path: Path,
-    small_data: Path,
-) -> None:
+def test_nothing_is_on_another_device(tmp_path: Path, small_data: Path) -> None:
     """A run on cpu(1), which is not where arrays are made that name no device."""
     command = body(
         "OnSecondCpu",
@@ -246,19 +219,14 @@ def test_nothing_is_on_another_device(
         "optimizer.variant=nvidia",
         "comm.gradient_dtype=float16",
     )
-    job, _ = build_job(
-        load(tmp_path / "config.yaml").run,
-        "gloo",
-        command,
-    )
+    job, _ = build_job(load(tmp_path / "config.yaml").run, "gloo", command)
     run_job(job, "gloo", tmp_path)
     assert read_json(tmp_path / "result.json")["epochs"] == 2
     assert list((tmp_path / "checkpoint").glob("step_*.ckpt"))
 
 
 def test_a_stop_in_start_up_says_how_to_start_again(
-    rn50: Rn50,
-    small_data: Path,
+    rn50: Rn50, small_data: Path
 ) -> None:
     process = rn50.start(
         "launch",
@@ -275,11 +243,7 @@ def test_a_stop_in_start_up_says_how_to_start_again(
     assert process.returncode == 130
     result = read_json(rn50.run_folder() / "result.json")
     assert result["reason"] == "stopped by Ctrl-C at step 0 (no checkpoint)"
-    assert result["stopped"] == {
-        "by": "Ctrl-C",
-        "step": 0,
-        "limit": None,
-    }
+    assert result["stopped"] == {"by": "Ctrl-C", "step": 0, "limit": None}
     assert result["next"]["verb"] == "launch"
     assert result["next"]["options"][:2] == ["--launcher", "gloo"]
     assert result["reason"] in err
@@ -287,17 +251,12 @@ def test_a_stop_in_start_up_says_how_to_start_again(
 
 
 def test_a_signal_reaches_a_rank_that_is_blocked(
-    tmp_path: Path,
-    small_data: Path,
+    tmp_path: Path, small_data: Path
 ) -> None:
     """Rank 0 logs run_stop aborted though its main thread never comes back."""
     alone = ("system.ranks_per_node=1", f"data.path={small_data}")
     command = body("Stops", tmp_path, *alone)
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert any(line.startswith("hanging") for line in process.stdout or ())
     process.terminate()
     assert process.wait(timeout=120) == 128 + signal.SIGTERM

@@ -22,9 +22,7 @@ eval: {target: 0.5}
 
 
 def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(
-    rn50: Rn50,
-    small_data: Path,
-    tmp_path: Path,
+    rn50: Rn50, small_data: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(small_data, tmp_path / "images")
     config = tmp_path / "mine.yaml"

@@ -32,23 +32,10 @@ CONFIG = (
 )
 
 
-def train(
-    root: Path,
-    out: Path,
-    disks: list[Path],
-    *more: str,
-) -> str:
+def train(root: Path, out: Path, disks: list[Path], *more: str) -> str:
     """The digest of the weights after two epochs, with one rank for each disk, which holds its
     set."""
-    rank = [
-        sys.executable,
-        "-m",
-        "rn50.train",
-        *CONFIG,
-        "--out",
-        str(out),
-        *more,
-    ]
+    rank = [sys.executable, "-m", "rn50.train", *CONFIG, "--out", str(out), *more]
     command = [mpi.LAUNCHER, "--oversubscribe", "--allow-run-as-root"]
     for disk in disks:
         command += ["-np", "1", *rank, f"data.path={disk}", ":"]
@@ -62,25 +49,15 @@ def train(
     mpi.LAUNCHER != "mpirun", reason="Open MPI starts ranks of different commands"
 )
 def test_nodes_with_a_part_each_go_on_like_nodes_with_the_whole_set(
-    root: Path,
-    small_data: Path,
-    tmp_path: Path,
+    root: Path, small_data: Path, tmp_path: Path
 ) -> None:
     """From the first epoch's checkpoint of a run on the whole set."""
     disks = [tmp_path / f"disk{node}" for node in range(2)]
     for node, disk in enumerate(disks):
-        stage(
-            small_data,
-            disk,
-            Part(node, 2),
-        )
+        stage(small_data, disk, Part(node, 2))
     out = tmp_path / "run"
     out.mkdir()
-    whole = train(
-        root,
-        out,
-        [small_data] * 2,
-    )
+    whole = train(root, out, [small_data] * 2)
     first, *later = checkpoints_in(out / "checkpoint")
     assert later
     for path in later:

@@ -55,27 +55,16 @@ def measure(tmp_path: Path) -> Measure:
         )
 
     def in_browser(
-        page: Path,
-        expression: str,
-        *,
-        width: int,
-        dark: bool = False,
+        page: Path, expression: str, *, width: int, dark: bool = False
     ) -> Any:
         outer = tmp_path / "outer.html"
-        text = OUTER.format(
-            page=page.resolve(),
-            width=width,
-            expression=expression,
-        )
+        text = OUTER.format(page=page.resolve(), width=width, expression=expression)
         outer.write_text(text)
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
         words = [command, *FLAGS, profile, scheme, outer.as_uri()]
         page_text = subprocess.check_output(
-            words,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=120,
+            words, stderr=subprocess.DEVNULL, text=True, timeout=120
         )
         _, _, rest = page_text.partition("<body>")
         body, _, _ = rest.partition("</body>")

@@ -19,10 +19,7 @@ FIGURES = (
 def records(points: int = 3) -> list[dict[str, Any]]:
     records = []
     for number in range(1, points + 1):
-        record: dict[str, Any] = {
-            "kind": "steps",
-            "step": 20 * number,
-        }
+        record: dict[str, Any] = {"kind": "steps", "step": 20 * number}
         for name in PHASES:
             record[f"{name}_p50_ms"] = 10.0 * number
             record[f"{name}_p90_ms"] = 20.0 * number
@@ -30,10 +27,7 @@ def records(points: int = 3) -> list[dict[str, Any]]:
     return records
 
 
-def table(
-    hosts: list[str],
-    **columns: list[Any],
-) -> dict[str, Any]:
+def table(hosts: list[str], **columns: list[Any]) -> dict[str, Any]:
     default = {name: [10.0] * len(hosts) for name in FIGURES}
     ranks = {"host": hosts, **default, **columns}
     return {"ranks": ranks}

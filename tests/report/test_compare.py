@@ -29,16 +29,7 @@ from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_folder import Subject, read_folder, read_subjects
-from tests.compliance.log_text import (
-    Run,
-    drop,
-    find,
-    good_run,
-    last,
-    put,
-    vary,
-    write,
-)
+from tests.compliance.log_text import Run, drop, find, good_run, last, put, vary, write
 from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, write_config
 from tests.report.test_report import ACTIVE, LOGS, Shape, hostile_run
@@ -48,17 +39,11 @@ def compared(*paths: Path) -> Comparison:
     return compare(read_all(paths))
 
 
-def column(
-    comparison: Comparison,
-    key: str,
-) -> Column:
+def column(comparison: Comparison, key: str) -> Column:
     return {column.key: column for column in comparison.columns}[key]
 
 
-def titles(
-    comparison: Comparison,
-    group: str,
-) -> list[str]:
+def titles(comparison: Comparison, group: str) -> list[str]:
     names = []
     for column in comparison.table:
         if column.group == group:
@@ -124,10 +109,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     find(other, "lars_opt_base_learning_rate").value = 9.0
     find(other, "seed").value = seed
     drop("gradient_accumulation_steps")(other)
-    both = compared(
-        write(tmp_path / "a", good_run()),
-        write(tmp_path / "b", other),
-    )
+    both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
     rates = column(both, "base_learning_rate")
     assert rates.cells == ("10.5", "9")
@@ -156,21 +138,8 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
 
 
 def test_numbers_stand_before_texts() -> None:
-    values = (
-        2.0,
-        "auto",
-        None,
-        10.0,
-        "auto",
-        -1.0,
-    )
-    mixed = Column(
-        "config",
-        "x",
-        "x",
-        (),
-        values,
-    )
+    values = (2.0, "auto", None, 10.0, "auto", -1.0)
+    mixed = Column("config", "x", "x", (), values)
     assert mixed.places == (1, 3, None, 2, 3, 0)
     assert not mixed.is_number
     rising = order_of([mixed], "x", 6)
@@ -218,8 +187,7 @@ def study(tmp_path: Path) -> Path:
 
 
 def test_runs_are_grouped_by_a_key_of_their_configs(
-    study: Path,
-    tmp_path: Path,
+    study: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "study.html"
     by = ("compare", str(study), "--by")
@@ -315,11 +283,7 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
 # --- the first bit --------------------------------------------------------------------------------
 
 
-def run_folder(
-    folder: Path,
-    losses: list[float | None],
-    seed: int = 1,
-) -> Subject:
+def run_folder(folder: Path, losses: list[float | None], seed: int = 1) -> Subject:
     folder.mkdir()
     write(folder / "result_0.txt", good_run())
     write_config(folder, f"seed={seed}")
@@ -339,11 +303,7 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     assert repeat.compared == 2
     assert repeat.recorded == str(right.path)
     assert are_of_one_config(left, right)
-    other = run_folder(
-        tmp_path / "other",
-        [3.0, next_up, 1.0],
-        seed=2,
-    )
+    other = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
     repeat = first_bit(left, other)
     assert repeat.same is False
     assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
@@ -365,10 +325,7 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
     other = good_run()
     next_up = math.nextafter(0.7592, 1)
     last(other, "eval_accuracy").value = next_up
-    logs = [
-        write(tmp_path / "a", good_run()),
-        write(tmp_path / "b", other),
-    ]
+    logs = [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
     repeat = first_bit(*read_all(logs))
     assert "accuracy of epoch 35," in repeat.text
 
@@ -425,12 +382,7 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
     assert row["global_batch_size"] == 3264
     assert row["epochs_to_target"] == 35
     assert row["path"] == many[5]
-    code, out, err = invoke(
-        "compare",
-        *many[:4],
-        "--sort",
-        "-accuracy",
-    )
+    code, out, err = invoke("compare", *many[:4], "--sort", "-accuracy")
     assert code == 2
     assert out == ""
     assert "error: --sort: one of log_check, " in err
@@ -440,18 +392,14 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
 # --- the page -------------------------------------------------------------------------------------
 
 
-def page_of(
-    paths: list[str],
-    sort: str | None = None,
-) -> str:
+def page_of(paths: list[str], sort: str | None = None) -> str:
     comparison = compared(*map(Path, paths))
     order = order_of(comparison.columns, sort, len(paths))
     return render_comparison(comparison, order, sort)
 
 
 def test_hostile_text_is_text_and_the_one_script_is_ours(
-    tmp_path: Path,
-    many: list[str],
+    tmp_path: Path, many: list[str]
 ) -> None:
     hostile = write(tmp_path / "hostile.txt", hostile_run())
     paths = [*many[:3], str(hostile)]
@@ -544,29 +492,17 @@ CLICKS = """(() => {
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1400, 390])
 def test_a_click_sorts_the_page(
-    measure: Measure,
-    many: list[str],
-    tmp_path: Path,
-    width: int,
+    measure: Measure, many: list[str], tmp_path: Path, width: int
 ) -> None:
     page = tmp_path / "runs.html"
     page.write_text(page_of(many, "-time_to_train_s"))
-    shown = measure(
-        page,
-        CLICKS,
-        width=width,
-        dark=width == 390,
-    )
+    shown = measure(page, CLICKS, width=width, dark=width == 390)
     assert shown["width"] == width
     assert shown["sorted_by"].startswith("time to")
     letters = "".join(map(letter, range(24)))
     results = letters.replace("C", "").replace("D", "")
     known = letters.replace("D", "")
-    assert shown["orders"] == [
-        f"{results[::-1]}CD",
-        f"{known[::-1]}D",
-        f"{known}D",
-    ]
+    assert shown["orders"] == [f"{results[::-1]}CD", f"{known[::-1]}D", f"{known}D"]
 
 
 @pytest.mark.slow
@@ -574,12 +510,7 @@ def test_a_click_sorts_the_page(
 def test_published_logs_of_all_rounds_are_rows(tmp_path: Path) -> None:
     page = tmp_path / "runs.html"
     code, _, err = invoke(
-        "compare",
-        str(LOGS),
-        "--sort",
-        "time_to_train_s",
-        "--html",
-        str(page),
+        "compare", str(LOGS), "--sort", "time_to_train_s", "--html", str(page)
     )
     assert code == 0
     assert "Alibaba" in err

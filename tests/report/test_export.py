@@ -64,10 +64,7 @@ def places(run: Path) -> list[str]:
     return words_to_repeat(run, RUN)
 
 
-def train(
-    folder: Path,
-    *more: str,
-) -> Path:
+def train(folder: Path, *more: str) -> Path:
     """A run of two ranks on ten classes, so that top-5 is not all."""
     rn50 = Rn50(folder / "results")
     results = f"system.results={rn50.results}"
@@ -97,21 +94,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_an_evaluation_again_finds_the_recorded_counts(
-    rn50: Rn50,
-    run: Path,
-    tmp_path: Path,
+    rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
     scores = evaluated(rn50, run, *places(run))
     recorded = metrics(run, "eval")[-1]
     assert scores["as_recorded"]
     assert scores["ranks"] == 2
-    for key in (
-        "correct",
-        "correct_top5",
-        "total",
-        "accuracy",
-        "step",
-    ):
+    for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
     again = DRAWN.replace("{", "{seed: 1, ")
@@ -122,18 +111,12 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     assert not list(run.parent.parent.glob(".evaluate.*"))
 
 
-def evaluated(
-    rn50: Rn50,
-    *arguments: str | Path,
-) -> dict[str, Any]:
+def evaluated(rn50: Rn50, *arguments: str | Path) -> dict[str, Any]:
     out = rn50.output("evaluate", "--json", *map(str, arguments))
     return json.loads(out)
 
 
-def counts_of(
-    scores: Any,
-    labels: Any,
-) -> tuple[int, int]:
+def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
     """(top-1, top-5) hits."""
     falling = np.argsort(-scores, axis=1)
     best = falling[:, :5]
@@ -147,31 +130,19 @@ def whole_evaluation_set(data: Data) -> Any:
     """All images of a set as one batch."""
     from rn50.data.pipeline import build_eval_source
 
-    source = build_eval_source(
-        data,
-        batch_per_rank=data.eval_samples,
-        rank=0,
-        ranks=1,
-    )
+    source = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1)
     return source.next()
 
 
 @pytest.mark.slow
 def test_an_ensemble_averages_the_softmax_of_different_networks(
-    rn50: Rn50,
-    run: Path,
-    tmp_path: Path,
+    rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
     from rn50.train.checkpoint.model_export import build_evaluation_network
     from rn50.train.checkpoint.resume import recorded_run
 
     data = load(str(run / "config.yaml")).run.data
-    other = train(
-        tmp_path,
-        "seed=2",
-        "model.width=24",
-        f"data.path={data.path}",
-    )
+    other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
     scores = evaluated(rn50, run, other, *places(run))
     batch = whole_evaluation_set(data)
     labels = batch.labels.asnumpy()
@@ -203,8 +174,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 
 @pytest.mark.slow
 def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
-    rn50: Rn50,
-    whole: Path,
+    rn50: Rn50, whole: Path
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
     kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
@@ -217,11 +187,7 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
 
 @pytest.mark.slow
 def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
-    rn50: Rn50,
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    root: Path,
+    rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
     the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
@@ -233,18 +199,8 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     with_onnx = find_spec("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
-    words = [
-        "export",
-        "model",
-        str(run),
-        "--out",
-        str(out),
-    ]
-    files = [
-        "model-0000.params",
-        "model-symbol.json",
-        "model.json",
-    ]
+    words = ["export", "model", str(run), "--out", str(out)]
+    files = ["model-0000.params", "model-symbol.json", "model.json"]
     if with_onnx:
         words.append("--onnx")
         files.append("model.onnx")
@@ -259,10 +215,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert taken["centre_crop_px"] == data.crop_px
     assert taken["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
-    assert about["output"] == {
-        "logits": 10,
-        "classes": manifest["classes"],
-    }
+    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = whole_evaluation_set(data)
     images = tmp_path / "images.npy"
     labels = tmp_path / "labels.npy"
@@ -290,16 +243,8 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     grey_levels = names["prepare"]("photo") * std + np.reshape(data.mean, (3, 1, 1))
     np.testing.assert_allclose(grey_levels, 117, rtol=1e-4)
     np.save("prepared.npy", prepared)
-    program = (
-        sys.executable,
-        "-c",
-        PLAIN_MXNET,
-        out / "model",
-    )
-    for array, brink in (
-        (tmp_path / "prepared.npy", 1),
-        (images, 0),
-    ):
+    program = (sys.executable, "-c", PLAIN_MXNET, out / "model")
+    for array, brink in ((tmp_path / "prepared.npy", 1), (images, 0)):
         counted = finished([*program, array, labels], cwd="/")
         assert counted.returncode == 0, counted.stderr
         *_, correct = counted.stdout.split()
@@ -309,8 +254,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     import onnxruntime
 
     session = onnxruntime.InferenceSession(
-        out / "model.onnx",
-        providers=["CPUExecutionProvider"],
+        out / "model.onnx", providers=["CPUExecutionProvider"]
     )
     metadata = session.get_modelmeta().custom_metadata_map
     assert json.loads(metadata["model"]) == about
@@ -319,26 +263,16 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert abs(correct - last["correct"]) <= 1
     (logits,) = session.run(None, {"data": ours})
     np.testing.assert_allclose(
-        logits,
-        np.load(f"{out}/model-logits.npy"),
-        rtol=1e-4,
-        atol=1e-4,
+        logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4
     )
 
 
 @pytest.mark.slow
 def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
-    rn50: Rn50,
-    run: Path,
-    tmp_path: Path,
+    rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
     several = ("system.nodes=2", "system.ranks_per_node=1")
-    error = rn50.error(
-        "evaluate",
-        str(run),
-        *places(run),
-        *several,
-    )
+    error = rn50.error("evaluate", str(run), *places(run), *several)
     assert "system.nodes: 2 hosts expected" in error
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
@@ -360,11 +294,7 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_table_has_all_records(
-    rn50: Rn50,
-    run: Path,
-    tmp_path: Path,
-) -> None:
+def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     said = f"{empty}/metrics.jsonl: the records of a run expected, found none\n"
@@ -385,12 +315,7 @@ def test_a_table_has_all_records(
     keys = ("run", "name", "seed", "optimizer.base_lr")
     for row in rows:
         parameters = [row[key] for key in keys]
-        assert parameters == [
-            f"smoke/{run.name}",
-            "smoke",
-            "1",
-            "0.05",
-        ]
+        assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
     stamps = [float(row["unix_s"]) for row in rows]
     assert stamps == sorted(stamps)
     begun = (run / "config.yaml").stat()
@@ -418,10 +343,7 @@ def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tensorboard_reads_every_point(
-    run: Path,
-    tmp_path: Path,
-) -> None:
+def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="no tensorboardX here")
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",

@@ -6,12 +6,7 @@ import pytest
 
 from rn50.cli.log import log_compare
 from rn50.config.load import load, load_system
-from rn50.report.published import (
-    beside_published,
-    machine_of,
-    standing,
-    standing_of,
-)
+from rn50.report.published import beside_published, machine_of, standing, standing_of
 from rn50.report.run_folder import read_subjects
 from rn50.scaling.epochs import read_table
 from tests.compliance.log_text import good_run, last, put, write
@@ -55,10 +50,7 @@ def test_a_time_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("imagenet", [True, False])
-def test_a_log_says_where_it_stands(
-    tmp_path: Path,
-    imagenet: bool,
-) -> None:
+def test_a_log_says_where_it_stands(tmp_path: Path, imagenet: bool) -> None:
     """By the name of its system's folder; a run on other images stands nowhere."""
     run = good_run()
     if not imagenet:
@@ -82,12 +74,7 @@ def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
     assert standing_of(tmp_path, run, [easier]) is None
 
 
-def evaluated(
-    folder: Path,
-    preset: str,
-    *overrides: str,
-    epoch: int = 90,
-) -> Path:
+def evaluated(folder: Path, preset: str, *overrides: str, epoch: int = 90) -> Path:
     """The folder of a run whose last evaluation is that of an epoch."""
     folder.mkdir()
     write_config(folder, *overrides, preset=preset)
@@ -100,8 +87,7 @@ def evaluated(
 
 
 def test_a_run_of_fujitsus_preset_is_shown_beside_the_published_runs(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Under another name too, which the origins of its values tell."""
     label = "Fujitsu, MLPerf v0.6, 5 runs"

@@ -70,10 +70,7 @@ def norm_records(points: int = 4) -> list[dict[str, object]]:
 
 
 def span(
-    name: str,
-    start_s: float,
-    duration_s: float,
-    **more: object,
+    name: str, start_s: float, duration_s: float, **more: object
 ) -> dict[str, object]:
     ts = round(start_s * 1e6)
     dur = round(duration_s * 1e6)
@@ -141,26 +138,13 @@ def hostile_folder(run_folder: Path) -> Path:
     write(run_folder / "result_0.txt", hostile_run())
     record = dict.fromkeys(("kind", "step", "loss"), HOSTILE)
     write_metrics(run_folder, [*train_records(), record])
-    spans = [
-        *SPANS,
-        span(
-            HOSTILE,
-            100,
-            1,
-            tid=HOSTILE,
-            pid=HOSTILE,
-        ),
-    ]
+    spans = [*SPANS, span(HOSTILE, 100, 1, tid=HOSTILE, pid=HOSTILE)]
     write_json(run_folder / "timeline.json", {"traceEvents": spans})
     hostile = {HOSTILE: HOSTILE}
     environment = hostile | {"host": HOSTILE, "packages": hostile}
     write_json(run_folder / "environment.json", environment)
     onward = {"verb": HOSTILE, "folder": HOSTILE}
-    result = {
-        "status": "failed",
-        "reason": HOSTILE,
-        "next": onward,
-    }
+    result = {"status": "failed", "reason": HOSTILE, "next": onward}
     write_json(run_folder / "result.json", result)
     write_json(run_folder / "origins.json", {"seed": HOSTILE})
     return run_folder
@@ -189,19 +173,11 @@ class Shape(HTMLParser):
         self.close()
         assert self.open == []
 
-    def handle_startendtag(
-        self,
-        tag: str,
-        attrs: list[tuple[str, str | None]],
-    ) -> None:
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes.extend(attrs)
 
-    def handle_starttag(
-        self,
-        tag: str,
-        attrs: list[tuple[str, str | None]],
-    ) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_startendtag(tag, attrs)
         if tag not in self.VOID:
             self.open.append(tag)
@@ -267,12 +243,7 @@ def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
 
 
 def test_a_layer_without_a_gradient_leaves_a_gap() -> None:
-    record = {
-        "step": 20,
-        "a_weight": 2.0,
-        "b_weight": None,
-        "c_weight": 8.0,
-    }
+    record = {"step": 20, "a_weight": 2.0, "b_weight": None, "c_weight": 8.0}
     (row,) = norm_ratios([record, {"step": 40}])
     assert len(row.by_layer) == 3
     assert row.numbers == [2.0, 8.0]
@@ -288,11 +259,7 @@ def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
 
 def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
     onward = {"verb": "launch --resume", "folder": "x"}
-    result = {
-        "status": "failed",
-        "reason": "rank 1 on n7 failed",
-        "next": onward,
-    }
+    result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": onward}
     write_json(run_folder / "result.json", result)
     text = text_of(run_folder)
     assert "The run failed: rank 1 on n7 failed." in text
@@ -398,8 +365,7 @@ def test_a_page_is_about_one_subject_and_does_not_replace_its_log(
 
 
 def test_a_launch_survives_its_report(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try_report(tmp_path)
     assert capsys.readouterr().err.startswith("rn50: warning: no report.html: ")
@@ -453,12 +419,7 @@ def test_the_page_in_a_browser(
     dark: bool,
 ) -> None:
     page = write_report(request.getfixturevalue(folder))
-    shown = measure(
-        page,
-        FIGURES,
-        width=width,
-        dark=dark,
-    )
+    shown = measure(page, FIGURES, width=width, dark=dark)
     hostile = folder == "hostile_folder"
     for figure in ("39.57", "0.7592", "target 0.7, epoch 35", "1,281,167", "PASS"):
         assert figure in shown["text"] or hostile, figure
@@ -489,16 +450,10 @@ def brightness(colour: str) -> int:
     ],
 )
 def test_ranks_without_their_cores_are_a_finding(
-    run_folder: Path,
-    cpu_s: object,
-    device: str,
-    said: str,
+    run_folder: Path, cpu_s: object, device: str, said: str
 ) -> None:
     write_config(run_folder, f"system.device={device}")
-    table = {
-        "host": ["a", "b"],
-        "cpu_s": cpu_s,
-    }
+    table = {"host": ["a", "b"], "cpu_s": cpu_s}
     write_json(run_folder / "ranks.json", {"elapsed_s": 10.0, "ranks": table})
     top = page_of(run_folder).partition("</header>")[0]
     assert ("not comparable" in top) == bool(said)
@@ -506,9 +461,7 @@ def test_ranks_without_their_cores_are_a_finding(
 
 
 def test_no_setting_of_the_user_for_matplotlib_reaches_a_report(
-    rn50: Rn50,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "result_0.txt", good_run())
     pages = []

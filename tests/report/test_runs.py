@@ -54,19 +54,11 @@ TRAIN = {
     "recent_images_per_s": 125.0,
     "global_batch_size": 20,
 }
-EVAL = {
-    "kind": "eval",
-    "time_s": 11.0,
-    "epoch": 1,
-    "step": 20,
-    "accuracy": 0.5,
-}
+EVAL = {"kind": "eval", "time_s": 11.0, "epoch": 1, "step": 20, "accuracy": 0.5}
 
 
 def make_run(
-    folder: Path,
-    result: Any = None,
-    records: tuple[Any, ...] = (TRAIN,),
+    folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN,)
 ) -> Path:
     """The folder of a run with a checkpoint."""
     (folder / "checkpoint").mkdir(parents=True)
@@ -112,19 +104,9 @@ def only(folder: Path) -> RunRow:
 NEXT = {"verb": "launch --resume", "folder": "x"}
 RESUMES = {"reason": "why", "next": NEXT}
 STOPS = {"stopped": {"by": "Ctrl-C", "step": 25}}
-STOPPED = {
-    "status": "failed",
-    **STOPS,
-    **RESUMES,
-}
-MISSED = {
-    "status": "aborted",
-    "reason": "target 0.9 missed",
-}
-DIVERGED = {
-    "status": "failed",
-    "reason": "training diverged",
-}
+STOPPED = {"status": "failed", **STOPS, **RESUMES}
+MISSED = {"status": "aborted", "reason": "target 0.9 missed"}
+DIVERGED = {"status": "failed", "reason": "training diverged"}
 
 
 @pytest.mark.parametrize(
@@ -140,10 +122,7 @@ DIVERGED = {
     ],
 )
 def test_what_became_of_a_run(
-    tmp_path: Path,
-    result: Any,
-    status: str,
-    resumable: bool,
+    tmp_path: Path, result: Any, status: str, resumable: bool
 ) -> None:
     run = make_run(tmp_path / "r", result, (EVAL, TRAIN))
     row = only(run)
@@ -183,8 +162,7 @@ def test_a_rank_says_why_it_failed(run: Path) -> None:
 
 
 def test_a_run_is_followed_while_it_is_written(
-    run: Path,
-    held: subprocess.Popen[str],
+    run: Path, held: subprocess.Popen[str]
 ) -> None:
     row = only(run)
     assert row.status == "running"
@@ -192,12 +170,7 @@ def test_a_run_is_followed_while_it_is_written(
     assert row.started == "2026-11-22T12:59:59Z"
     # 1,000 images on two ranks of 10: 50 steps an epoch; the 8th is evaluated last.
     assert row.progress == Progress(
-        step=25,
-        steps=400,
-        epoch=0.5,
-        epochs=8,
-        loss=1.25,
-        left_s=375 * 20 / 125,
+        step=25, steps=400, epoch=0.5, epochs=8, loss=1.25, left_s=375 * 20 / 125
     )
     later = TRAIN | {"step": 30}
     write_metrics(run, [TRAIN, EVAL, later])
@@ -292,11 +265,7 @@ def test_filters(tmp_path: Path) -> None:
     assert days("--status", "success", "--status", "stopped") == "210"
     (row,) = listed(str(run))
     assert row["time_to_train_s"] == 49.342
-    for wrong in (
-        "--status=done",
-        f"{run}/nothing",
-        "--watch --json",
-    ):
+    for wrong in ("--status=done", f"{run}/nothing", "--watch --json"):
         assert invoke(*wrong.split()).exit_code != 0
     done = invoke(str(tmp_path), "--status", "queued")
     assert done.exit_code == 0
@@ -304,9 +273,7 @@ def test_filters(tmp_path: Path) -> None:
 
 
 def test_a_job_goes_on_between_two_runs_and_in_its_queue(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    program: Any,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     """--watch ended where the first of five runs did, and after `submit --resume`."""
     job = make_job(tmp_path / "results/smoke/20261123T000000Z")
@@ -359,9 +326,7 @@ class Clock:
 
 
 def test_a_scheduler_is_not_asked_at_every_look(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    program: Any,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     job = make_job(tmp_path / "results/smoke/20261123T000000Z")
     make_run(job / "run_0", STOPPED)
@@ -379,22 +344,13 @@ def test_a_scheduler_is_not_asked_at_every_look(
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def on_terminal(
-    columns: int,
-    *arguments: str,
-) -> tuple[subprocess.Popen[bytes], int]:
+def on_terminal(columns: int, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     """`rn50 runs` on a terminal, and the descriptor of what it shows."""
-    size = {
-        "COLUMNS": str(columns),
-        "LINES": "24",
-        "TERM": "xterm",
-    }
+    size = {"COLUMNS": str(columns), "LINES": "24", "TERM": "xterm"}
     program = Path(sys.executable).with_name("rn50")
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [program, "runs", *arguments],
-        stdout=follower,
-        env=os.environ | size,
+        [program, "runs", *arguments], stdout=follower, env=os.environ | size
     )
     os.close(follower)
     return process, leader
@@ -413,10 +369,7 @@ def test_watching_on_a_narrow_terminal_shows_all_that_a_pipe_gets(run: Path) -> 
     assert not Counter(piped.split()) - Counter(shown.split())
 
 
-def test_live(
-    run: Path,
-    held: subprocess.Popen[str],
-) -> None:
+def test_live(run: Path, held: subprocess.Popen[str]) -> None:
     make_run(run.with_name("20261121T000000Z"), SUCCESS)
     process, leader = on_terminal(120, "--watch", str(run.parents[1]))
     os.set_blocking(leader, False)

@@ -11,27 +11,13 @@ import pytest
 from rn50.cli import log as log_commands
 from rn50.report.compare import read_all
 from rn50.report.run_summary import RunSummary, show
-from tests.compliance.log_text import (
-    Run,
-    drop,
-    find,
-    good_run,
-    last,
-    meta,
-    put,
-    write,
-)
+from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, write
 from tests.report.test_report import LOGS
 
 PUBLISHED = LOGS.parent
 
 
-def line(
-    time_ms: Any,
-    key: Any,
-    value: Any = None,
-    **metadata: Any,
-) -> str:
+def line(time_ms: Any, key: Any, value: Any = None, **metadata: Any) -> str:
     record = {
         "namespace": "",
         "time_ms": time_ms,
@@ -49,12 +35,7 @@ RUN = (
     + line(2_000, "init_stop")
     + line(3_500, "run_start")
     + line(3_500, "train_samples", 1000)
-    + line(
-        3_600,
-        "block_start",
-        first_epoch_num=1,
-        epoch_count=2,
-    )
+    + line(3_600, "block_start", first_epoch_num=1, epoch_count=2)
     + line(4_000, "epoch_start", epoch_num=1)
     + line(6_000, "epoch_stop", epoch_num=1)
     + line(6_000, "epoch_start", epoch_num=2)
@@ -76,10 +57,7 @@ def shown(path: Path) -> dict[str, Any]:
     return log_commands.shown(subject.logs[0], subject)
 
 
-def figures_of(
-    folder: Path,
-    text: str,
-) -> dict[str, Any]:
+def figures_of(folder: Path, text: str) -> dict[str, Any]:
     path = folder / "result_0.txt"
     path.write_text(text)
     return shown(path)
@@ -93,10 +71,7 @@ def figures_of(
     ],
     ids=["between other lines", "behind a prefix"],
 )
-def test_the_figures_of_a_run(
-    tmp_path: Path,
-    text: str,
-) -> None:
+def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
     assert figures_of(tmp_path, text) == {
         "benchmark": "resnet",
         "status": "success",
@@ -113,10 +88,7 @@ def test_the_figures_of_a_run(
             "epochs_s": 10.0,
             "gaps_s": 3.75,
         },
-        "evaluations": [
-            (2, 0.5, 6.5),
-            (3, 0.76, 14.0),
-        ],
+        "evaluations": [(2, 0.5, 6.5), (3, 0.76, 14.0)],
         "target": None,
         "published": None,
     }
@@ -172,9 +144,7 @@ def summary_of(path: Path) -> RunSummary:
 
 
 def of(
-    tmp_path: Path,
-    *edits: Callable[[Run], object],
-    ruleset: str = "4.0.0",
+    tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0"
 ) -> RunSummary:
     run = good_run(ruleset)
     for edit in edits:
@@ -183,10 +153,7 @@ def of(
 
 
 @pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0", "4.0.0"])
-def test_clocks_are_seconds_in_every_format(
-    tmp_path: Path,
-    ruleset: str,
-) -> None:
+def test_clocks_are_seconds_in_every_format(tmp_path: Path, ruleset: str) -> None:
     run = of(tmp_path, ruleset=ruleset)
     assert run.init_s == pytest.approx(60, abs=0.3)
     assert run.epoch_s == pytest.approx(1.0)
@@ -220,10 +187,7 @@ def test_parameters_that_no_rule_reads_are_shown(tmp_path: Path) -> None:
     change = find(akiba, "global_batch_size").later(0)
     change.key = "global_batch_size_change"
     akiba.append(change)
-    logs = [
-        write(tmp_path / "sgd.txt", sgd),
-        write(tmp_path / "akiba.txt", akiba),
-    ]
+    logs = [write(tmp_path / "sgd.txt", sgd), write(tmp_path / "akiba.txt", akiba)]
     of_sgd, of_akiba = [summary_of(log).parameters for log in logs]
     assert of_akiba == of_sgd | {"global_batch_size_change": 3264}
 
@@ -258,19 +222,9 @@ def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:
     assert batch == [1536, 3264]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "0.7",
-        float("nan"),
-        75.9,
-        -0.1,
-        True,
-    ],
-)
+@pytest.mark.parametrize("value", ["0.7", float("nan"), 75.9, -0.1, True])
 def test_an_accuracy_that_is_no_fraction_is_no_evaluation(
-    tmp_path: Path,
-    value: object,
+    tmp_path: Path, value: object
 ) -> None:
     run = of(tmp_path, put("eval_accuracy", value))
     assert run.evaluations == ()
@@ -300,14 +254,9 @@ def test_figures_are_of_the_first_run(tmp_path: Path) -> None:
     assert summary_of(log) == of(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("gone", "epoch_s"),
-    [("block", 1.0), ("epoch", 1.125)],
-)
+@pytest.mark.parametrize(("gone", "epoch_s"), [("block", 1.0), ("epoch", 1.125)])
 def test_time_per_epoch_from_what_the_log_has(
-    tmp_path: Path,
-    gone: str,
-    epoch_s: float,
+    tmp_path: Path, gone: str, epoch_s: float
 ) -> None:
     run = of(tmp_path, drop(f"{gone}_start", f"{gone}_stop"))
     assert sum(part.epochs for part in run.time.epochs) == 35
@@ -348,10 +297,7 @@ def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
         ("x" * 500, "x" * 199 + "…"),
     ],
 )
-def test_values_for_people(
-    value: object,
-    text: str,
-) -> None:
+def test_values_for_people(value: object, text: str) -> None:
     assert show(value) == text
 
 
@@ -369,11 +315,7 @@ def published() -> list[list[str]]:
 
 
 @pytest.mark.skipif(not published(), reason="no published logs beside this checkout")
-@pytest.mark.parametrize(
-    "row",
-    published(),
-    ids=lambda row: row[0],
-)
+@pytest.mark.parametrize("row", published(), ids=lambda row: row[0])
 def test_the_figures_of_published_logs(row: list[str]) -> None:
     """Against a table that was made by another program."""
     status, accuracy, epochs, seconds, batch = row[6:11]

@@ -63,10 +63,7 @@ def refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", FILES)
 def test_who_cannot_read_a_file_of_a_run_names_it(
-    run: Path,
-    name: str,
-    command: str,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Path, name: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = command.replace("RUN", str(run)).replace("ABOVE", str(run.parents[1]))
     touched = refuse(name, monkeypatch)

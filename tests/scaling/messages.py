@@ -46,11 +46,7 @@ def flat(ranks: int, link: Link) -> Topology:
     return Topology(Node(1, link, 1, link), ranks)
 
 
-def schedule(
-    algorithm: str,
-    topology: Topology,
-    n_bytes: float,
-) -> Rounds:
+def schedule(algorithm: str, topology: Topology, n_bytes: float) -> Rounds:
     """Rounds of `algorithm`, as `comm.algorithm` names it. The double tree's are those of one chunk
     a tree, where others would follow."""
     name, sides = parse_algorithm(algorithm, topology.ranks)
@@ -61,11 +57,7 @@ def schedule(
 
 
 def _half_ring(
-    members: Ranks,
-    n_bytes: float,
-    *,
-    reduce: bool,
-    segments: int = 1,
+    members: Ranks, n_bytes: float, *, reduce: bool, segments: int = 1
 ) -> Rounds:
     """Reduce-scatter or allgather of `n_bytes` in each row of `members`: chunks to the next."""
     places = members.shape[1]
@@ -79,50 +71,29 @@ def _half_ring(
         )
 
 
-def _rings(
-    members: Ranks,
-    n_bytes: float,
-    segments: int = 1,
-) -> Rounds:
+def _rings(members: Ranks, n_bytes: float, segments: int = 1) -> Rounds:
     for reduce in (True, False):
-        yield from _half_ring(
-            members,
-            n_bytes,
-            reduce=reduce,
-            segments=segments,
-        )
+        yield from _half_ring(members, n_bytes, reduce=reduce, segments=segments)
 
 
-def _ring(
-    ranks: Ranks,
-    n_bytes: float,
-) -> Rounds:
+def _ring(ranks: Ranks, n_bytes: float) -> Rounds:
     return _rings(ranks[None, :], n_bytes)
 
 
-def _segmented_ring(
-    ranks: Ranks,
-    n_bytes: float,
-) -> Rounds:
+def _segmented_ring(ranks: Ranks, n_bytes: float) -> Rounds:
     chunk = n_bytes / ranks.size
     segments = max(1, math.ceil(chunk / SEGMENT_BYTES))
     return _rings(ranks[None, :], n_bytes, segments)
 
 
-def _torus_2d(
-    members: Ranks,
-    n_bytes: float,
-) -> Rounds:
+def _torus_2d(members: Ranks, n_bytes: float) -> Rounds:
     """Rows of neighbours reduce-scatter, columns reduce the chunks, rows gather."""
     yield from _half_ring(members, n_bytes, reduce=True)
     yield from _rings(members.T, n_bytes / members.shape[1])
     yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _recursive_doubling(
-    ranks: Ranks,
-    n_bytes: float,
-) -> Rounds:
+def _recursive_doubling(ranks: Ranks, n_bytes: float) -> Rounds:
     fold, active, unfold = _folded(ranks, n_bytes)
     yield from fold
     for partner in _partners(active):
@@ -130,10 +101,7 @@ def _recursive_doubling(
     yield from unfold
 
 
-def _halving_doubling(
-    ranks: Ranks,
-    n_bytes: float,
-) -> Rounds:
+def _halving_doubling(ranks: Ranks, n_bytes: float) -> Rounds:
     """Halves go to the neighbour, quarters two away, ...; then the sums come back that way."""
     fold, active, unfold = _folded(ranks, n_bytes)
     yield from fold
@@ -157,10 +125,7 @@ def _partners(active: Ranks) -> Iterator[Ranks]:
         distance *= 2
 
 
-def _folded(
-    ranks: Ranks,
-    n_bytes: float,
-) -> tuple[list[Round], Ranks, list[Round]]:
+def _folded(ranks: Ranks, n_bytes: float) -> tuple[list[Round], Ranks, list[Round]]:
     """No power of two: of the first 2r ranks the even ones give theirs away and get the sum."""
     doublings = ranks.size.bit_length() - 1
     extra = ranks.size - (1 << doublings)
@@ -169,25 +134,12 @@ def _folded(
     given = ranks[: 2 * extra : 2]
     taken = ranks[1 : 2 * extra : 2]
     active = np.concatenate([taken, ranks[2 * extra :]])
-    fold = Round(
-        given,
-        taken,
-        n_bytes,
-        reduce=True,
-    )
-    unfold = Round(
-        taken,
-        given,
-        n_bytes,
-        reduce=False,
-    )
+    fold = Round(given, taken, n_bytes, reduce=True)
+    unfold = Round(taken, given, n_bytes, reduce=False)
     return [fold], active, [unfold]
 
 
-def _double_tree(
-    ranks: Ranks,
-    n_bytes: float,
-) -> Rounds:
+def _double_tree(ranks: Ranks, n_bytes: float) -> Rounds:
     """Up to both roots and down again, a level a round; half the buffer in each tree."""
     # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
     bit = ranks & -ranks
@@ -229,11 +181,7 @@ SCHEDULES: dict[str, Callable[[Ranks, float], Rounds]] = {
 # --- clocks -------------------------------------------------------------------------------------
 
 
-def allreduce_s(
-    algorithm: str,
-    topology: Topology,
-    n_bytes: float,
-) -> float:
+def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
     """When the last rank has the sum, if all begin at 0. The double tree sends one chunk a tree
     through its levels; the others follow at the busiest rank's pace, as in `cost.double_tree`."""
     tail_s = 0.0
@@ -252,10 +200,7 @@ def allreduce_s(
     return float(clocks.max()) + tail_s
 
 
-def _times(
-    topology: Topology,
-    messages: Round,
-) -> tuple[Times, Times]:
+def _times(topology: Topology, messages: Round) -> tuple[Times, Times]:
     """Latency and occupancy of each message: a rank shares its link and its adder, a node its NICs,
     a rack its uplinks."""
     node = topology.node
@@ -282,11 +227,7 @@ def _times(
     return latency_s, n_bytes * per_byte_s
 
 
-def _busier(
-    src: Ranks,
-    dst: Ranks,
-    counted: NDArray[np.bool_],
-) -> Times:
+def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
     """Of each message: how many `counted` ones leave its source, or enter its destination."""
     places = max(src.max(), dst.max()) + 1
     out = np.bincount(src[counted], minlength=places)
@@ -294,11 +235,7 @@ def _busier(
     return np.maximum(out[src], into[dst]) * counted
 
 
-def _run(
-    clocks: Times,
-    messages: Round,
-    topology: Topology,
-) -> Times:
+def _run(clocks: Times, messages: Round, topology: Topology) -> Times:
     """The ranks' clocks after a round."""
     src = messages.src
     dst = messages.dst

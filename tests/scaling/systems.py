@@ -17,9 +17,6 @@ def about(name: str) -> Performance:
     return performance
 
 
-def with_performance(
-    name: str,
-    **figures: object,
-) -> System:
+def with_performance(name: str, **figures: object) -> System:
     performance = about(name).model_copy(update=figures)
     return SYSTEMS[name].model_copy(update={"performance": performance})

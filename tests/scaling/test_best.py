@@ -14,32 +14,12 @@ from tests.conftest import refused
 SYSTEM = load_system("dgxh100")
 
 
-def job(
-    gpus: int,
-    batch: int,
-    **given: Any,
-) -> PredictedJob:
-    return job_of_system(
-        "dgxh100",
-        SYSTEM,
-        gpus,
-        batch,
-        **given,
-    )
+def job(gpus: int, batch: int, **given: Any) -> PredictedJob:
+    return job_of_system("dgxh100", SYSTEM, gpus, batch, **given)
 
 
-def best_of(
-    gpus: int,
-    **given: Any,
-) -> list[Prediction]:
-    return best_of_each_batch(
-        lambda batch: job(
-            gpus,
-            batch,
-            **given,
-        ),
-        given,
-    )
+def best_of(gpus: int, **given: Any) -> list[Prediction]:
+    return best_of_each_batch(lambda batch: job(gpus, batch, **given), given)
 
 
 def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
@@ -99,8 +79,7 @@ def test_the_command_prints_and_takes_nodes(rn50: Any) -> None:
     ],
 )
 def test_the_printed_command_gives_the_first_row(
-    rn50: Any,
-    asked: tuple[str, ...],
+    rn50: Any, asked: tuple[str, ...]
 ) -> None:
     """A config's command differs from its own batch schedule, groups and algorithm."""
     first, words = first_row(rn50, asked)
@@ -118,10 +97,7 @@ def test_the_printed_command_gives_the_first_row(
         assert again[key] == first[key]
 
 
-def first_row(
-    rn50: Any,
-    asked: tuple[str, ...],
-) -> tuple[dict[str, Any], list[str]]:
+def first_row(rn50: Any, asked: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
     """The first row, and the words of the command that is printed for it."""
     done = rn50("predict", "--best", *asked, "--json")
     first, *_ = json.loads(done.stdout)

@@ -13,17 +13,7 @@ FUZZ = settings(max_examples=40)
 LINK = Link(1e-5, 1e-9, 2e-10)
 EDR = Link(6.6e-6, 1 / 12.5e9)
 NVLINK = Link(5.7e-6, 1 / 50e9)
-ABCI = Topology(
-    Node(
-        4,
-        NVLINK,
-        2,
-        EDR,
-    ),
-    512,
-    rack_nodes=34,
-    oversubscription=3.0,
-)
+ABCI = Topology(Node(4, NVLINK, 2, EDR), 512, rack_nodes=34, oversubscription=3.0)
 PAYLOAD = 51.1e6
 
 
@@ -36,14 +26,8 @@ def test_sonys_grids() -> None:
 
 
 @FUZZ
-@given(
-    ranks=st.integers(2, 512),
-    n_bytes=st.floats(1, 1e12),
-)
-def test_segments_hide_reduction_and_cost_latency(
-    ranks: int,
-    n_bytes: float,
-) -> None:
+@given(ranks=st.integers(2, 512), n_bytes=st.floats(1, 1e12))
+def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) -> None:
     reducing = Link(0.0, 1e-9, 1e-9)
     plain = cost.ring(ranks, n_bytes, reducing)
     segmented = cost.segmented_ring(ranks, n_bytes, reducing)
@@ -104,14 +88,7 @@ def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [
-        "rings",
-        "torus_2d(2x3)",
-        "torus_2d(8)",
-        "torus_2d(axb)",
-        "ring(2x4)",
-    ],
+    "algorithm", ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)"]
 )
 def test_a_wrong_name_or_grid_is_refused(algorithm: str) -> None:
     with pytest.raises(ValueError, match="expected"):

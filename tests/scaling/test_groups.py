@@ -14,17 +14,10 @@ RULES = st.one_of(
     st.builds("equal_count({})".format, st.integers(1, 200)),
     st.builds("halving({})".format, st.integers(1, 200)),
 )
-SIZES = st.lists(
-    st.integers(1, 10**8),
-    min_size=1,
-    max_size=170,
-)
+SIZES = st.lists(st.integers(1, 10**8), min_size=1, max_size=170)
 
 
-def group_bytes(
-    rule: str,
-    sizes: list[int],
-) -> list[int]:
+def group_bytes(rule: str, sizes: list[int]) -> list[int]:
     n_bytes = []
     for group in gradient_groups(rule, sizes):
         n_bytes.append(sum(sizes[tensor] for tensor in group))
@@ -33,10 +26,7 @@ def group_bytes(
 
 @pytest.mark.slow
 @FUZZ
-@given(
-    rule=RULES,
-    sizes=SIZES,
-)
+@given(rule=RULES, sizes=SIZES)
 def test_every_rule_takes_each_tensor_once_last_layers_first(
     rule: str, sizes: list[int]
 ) -> None:
@@ -47,14 +37,8 @@ def test_every_rule_takes_each_tensor_once_last_layers_first(
 
 
 @FUZZ
-@given(
-    factor=st.integers(1, 20),
-    tensors=st.integers(1, 400),
-)
-def test_cubic_groups_end_at_cubes_from_the_back(
-    factor: int,
-    tensors: int,
-) -> None:
+@given(factor=st.integers(1, 20), tensors=st.integers(1, 400))
+def test_cubic_groups_end_at_cubes_from_the_back(factor: int, tensors: int) -> None:
     groups = gradient_groups(f"cubic({factor})", [1] * tensors)
     for k, group in enumerate(groups, start=1):
         end = tensors - group[-1]
@@ -62,10 +46,7 @@ def test_cubic_groups_end_at_cubes_from_the_back(
 
 
 @FUZZ
-@given(
-    sizes=SIZES,
-    count=st.integers(1, 40),
-)
+@given(sizes=SIZES, count=st.integers(1, 40))
 def test_equal_bytes_is_balanced_within_the_largest_tensor(
     sizes: list[int], count: int
 ) -> None:
@@ -76,9 +57,7 @@ def test_equal_bytes_is_balanced_within_the_largest_tensor(
 
 @FUZZ
 @given(
-    size=st.integers(1, 10**8),
-    tensors=st.integers(1, 170),
-    count=st.integers(1, 200),
+    size=st.integers(1, 10**8), tensors=st.integers(1, 170), count=st.integers(1, 200)
 )
 def test_equal_count_differs_by_at_most_one(
     size: int, tensors: int, count: int
@@ -90,10 +69,7 @@ def test_equal_count_differs_by_at_most_one(
 
 
 @FUZZ
-@given(
-    sizes=SIZES,
-    count=st.integers(1, 12),
-)
+@given(sizes=SIZES, count=st.integers(1, 12))
 def test_halving_leaves_at_most_half_to_the_groups_that_follow(
     sizes: list[int], count: int
 ) -> None:
@@ -105,10 +81,7 @@ def test_halving_leaves_at_most_half_to_the_groups_that_follow(
         left -= n_bytes
 
 
-@pytest.mark.parametrize(
-    "rule",
-    ["", "quadratic(3)", "Cubic(3)", "equal_bytes()"],
-)
+@pytest.mark.parametrize("rule", ["", "quadratic(3)", "Cubic(3)", "equal_bytes()"])
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"cubic\(F\), equal_bytes\(N\)"):
         gradient_groups(rule, [1, 2])

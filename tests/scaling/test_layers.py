@@ -113,13 +113,9 @@ def test_last_layers_are_ready_first_although_they_hold_most_bytes() -> None:
 
 
 @settings(max_examples=40)
-@given(
-    rule=RULES,
-    precision=st.sampled_from(sorted(BYTES)),
-)
+@given(rule=RULES, precision=st.sampled_from(sorted(BYTES)))
 def test_every_grouping_carries_all_bytes_and_ends_with_backward(
-    rule: str,
-    precision: str,
+    rule: str, precision: str
 ) -> None:
     groups = wire_groups(rule, precision)
     n_bytes = sum(group.n_bytes for group in groups)

@@ -12,22 +12,8 @@ from tests.scaling.messages import SCHEDULES, allreduce_s, flat, schedule
 
 FUZZ = settings(max_examples=30)
 LINK = Link(1e-5, 1e-9, 2e-10)
-NODE = Node(
-    4,
-    Link(
-        6e-6,
-        1 / 50e9,
-        1 / 300e9,
-    ),
-    2,
-    Link(6.6e-6, 1 / 12.5e9),
-)
-ABCI = Topology(
-    NODE,
-    512,
-    rack_nodes=34,
-    oversubscription=3.0,
-)
+NODE = Node(4, Link(6e-6, 1 / 50e9, 1 / 300e9), 2, Link(6.6e-6, 1 / 12.5e9))
+ABCI = Topology(NODE, 512, rack_nodes=34, oversubscription=3.0)
 EXACT = ["ring", "torus_2d", "recursive_halving_doubling"]
 EVERY = pytest.mark.parametrize("algorithm", sorted(SCHEDULES))
 
@@ -49,14 +35,8 @@ def test_the_tables_name_the_same_algorithms() -> None:
 
 
 @EVERY
-@pytest.mark.parametrize(
-    "ranks",
-    [2, 3, 4, 7, 8, 12, 31, 64, 1000, 2048],
-)
-def test_rounds_and_bytes_are_the_formulas(
-    algorithm: str,
-    ranks: int,
-) -> None:
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7, 8, 12, 31, 64, 1000, 2048])
+def test_rounds_and_bytes_are_the_formulas(algorithm: str, ranks: int) -> None:
     """The most that one rank sends; and all ranks, together, add each byte p - 1 times."""
     n_bytes = 51.1e6 / 8
     network = flat(ranks, LINK)
@@ -85,9 +65,7 @@ def test_rounds_and_bytes_are_the_formulas(
 
 
 def formula_and_clocks(
-    algorithm: str,
-    network: Topology,
-    n_bytes: float,
+    algorithm: str, network: Topology, n_bytes: float
 ) -> tuple[float, float]:
     formula_s = formula(algorithm, network, n_bytes)
     return formula_s, allreduce_s(algorithm, network, n_bytes)
@@ -95,10 +73,7 @@ def formula_and_clocks(
 
 @pytest.mark.parametrize("algorithm", EXACT)
 @FUZZ
-@given(
-    ranks=st.integers(2, 130),
-    n_bytes=st.floats(1, 1e9),
-)
+@given(ranks=st.integers(2, 130), n_bytes=st.floats(1, 1e9))
 def test_one_group_without_jitter_is_the_formula(
     algorithm: str, ranks: int, n_bytes: float
 ) -> None:
@@ -107,12 +82,7 @@ def test_one_group_without_jitter_is_the_formula(
     assert last == pytest.approx(expected, rel=1e-9)
 
 
-WHOLE_RACKS = Topology(
-    NODE,
-    64,
-    rack_nodes=8,
-    oversubscription=2.0,
-)
+WHOLE_RACKS = Topology(NODE, 64, rack_nodes=8, oversubscription=2.0)
 """Powers of two: no rack or node is cut, so every round is what topology.py says it is."""
 NOT_ADDED = flat(8, Link(1e-5, 1e-9))
 
@@ -120,27 +90,15 @@ NOT_ADDED = flat(8, Link(1e-5, 1e-9))
 @pytest.mark.parametrize(
     ("machine", "algorithms"),
     [
-        (
-            WHOLE_RACKS,
-            (
-                "torus_2d",
-                "recursive_halving_doubling",
-                "recursive_doubling",
-            ),
-        ),
+        (WHOLE_RACKS, ("torus_2d", "recursive_halving_doubling", "recursive_doubling")),
         (NOT_ADDED, ("segmented_ring",)),
         (flat(8, LINK), ("double_tree",)),
         (flat(2048, LINK), ("double_tree",)),
     ],
 )
-@pytest.mark.parametrize(
-    "n_bytes",
-    [1e3, 1e5, 51.1e6],
-)
+@pytest.mark.parametrize("n_bytes", [1e3, 1e5, 51.1e6])
 def test_other_machines_and_algorithms_are_their_formulas(
-    machine: Topology,
-    algorithms: tuple[str, ...],
-    n_bytes: float,
+    machine: Topology, algorithms: tuple[str, ...], n_bytes: float
 ) -> None:
     for algorithm in algorithms:
         expected, last = formula_and_clocks(algorithm, machine, n_bytes)
@@ -148,10 +106,7 @@ def test_other_machines_and_algorithms_are_their_formulas(
 
 
 @FUZZ
-@given(
-    ranks=st.integers(2, 130),
-    n_bytes=st.floats(1, 1e9),
-)
+@given(ranks=st.integers(2, 130), n_bytes=st.floats(1, 1e9))
 def test_whole_buffers_are_the_formula_or_arrive_early(
     ranks: int, n_bytes: float
 ) -> None:
@@ -163,14 +118,8 @@ def test_whole_buffers_are_the_formula_or_arrive_early(
         assert last == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    ["ring", "hierarchical", "torus_2d(32x64)"],
-)
-@pytest.mark.parametrize(
-    "n_bytes",
-    [1e5, 51.1e6],
-)
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "torus_2d(32x64)"])
+@pytest.mark.parametrize("n_bytes", [1e5, 51.1e6])
 def test_rings_through_nodes_are_near_the_formula(
     algorithm: str, n_bytes: float
 ) -> None:
@@ -179,10 +128,7 @@ def test_rings_through_nodes_are_near_the_formula(
     assert 0.85 * expected <= last <= expected * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    "n_bytes",
-    [1e3, 1e6, 1e8],
-)
+@pytest.mark.parametrize("n_bytes", [1e3, 1e6, 1e8])
 def test_a_tree_with_ranks_missing_is_near_the_formula(n_bytes: float) -> None:
     """Some parents have one child less."""
     network = flat(100, LINK)

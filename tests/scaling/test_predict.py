@@ -26,20 +26,9 @@ from tests.conftest import refused
 from tests.scaling.systems import about, with_performance
 
 
-def answer(
-    name: str,
-    gpus: int,
-    batch: int,
-    **choices: Any,
-) -> Prediction:
+def answer(name: str, gpus: int, batch: int, **choices: Any) -> Prediction:
     system = load_system(name)
-    job = job_of_system(
-        name,
-        system,
-        gpus,
-        batch,
-        **choices,
-    )
+    job = job_of_system(name, system, gpus, batch, **choices)
     return predict(job)
 
 
@@ -56,12 +45,7 @@ def test_fujitsus_record() -> None:
     system = with_performance("abci", fp16=compute)
     blind = predict(replace(from_config.job, system=system))
     assert blind.step.total_s != from_config.step.total_s
-    from_system = answer(
-        "abci",
-        2048,
-        42,
-        epochs=90,
-    )
+    from_system = answer("abci", 2048, 42, epochs=90)
     for run in (from_system, from_config, blind):
         step_s = run.step.total_s
         assert step_s == pytest.approx(49.2e-3, rel=0.05)
@@ -71,28 +55,14 @@ def test_fujitsus_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "efficiency"),
-    [
-        (1024, 84.75),
-        (2048, 83.10),
-        (3456, 74.08),
-        (4096, 73.44),
-    ],
+    ("gpus", "efficiency"), [(1024, 84.75), (2048, 83.10), (3456, 74.08), (4096, 73.44)]
 )
-def test_sonys_efficiency(
-    gpus: int,
-    efficiency: float,
-) -> None:
+def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
     """Table 6: 4 GPUs over p GPUs at 32 images each, within 3 points."""
     # Table 4; the others are the squarest
     grid = "torus_2d(48x72)" if gpus == 3456 else None
     one_node = answer("abci_nnl", 4, 32)
-    all_nodes = answer(
-        "abci_nnl",
-        gpus,
-        32,
-        algorithm=grid,
-    )
+    all_nodes = answer("abci_nnl", gpus, 32, algorithm=grid)
     percent = 100 * one_node.step.total_s / all_nodes.step.total_s
     assert percent == pytest.approx(efficiency, abs=3)
     assert all_nodes.node_efficiency == pytest.approx(percent / 100)
@@ -203,37 +173,14 @@ def test_a_closed_config_stops_where_published_runs_did() -> None:
         (2047, 8, {}, "whole nodes of dgx1 expected, multiples of 8 such as 2040"),
         (16, 4096, {}, "found 4096, which need about 181"),
         (2048, 1000, {}, "--batch-per-gpu: 1 to 625 on 2048 GPUs expected"),
-        (
-            8,
-            32,
-            {"epochs": 0.0},
-            "--epochs: 1 to",
-        ),
-        (
-            8,
-            32,
-            {"groups": "three"},
-            "cubic",
-        ),
-        (
-            8,
-            32,
-            {"algorithm": "star"},
-            "one of auto, ring",
-        ),
-        (
-            8,
-            32,
-            {"algorithm": "torus_2d(3x5)"},
-            "a grid of 8 ranks",
-        ),
+        (8, 32, {"epochs": 0.0}, "--epochs: 1 to"),
+        (8, 32, {"groups": "three"}, "cubic"),
+        (8, 32, {"algorithm": "star"}, "one of auto, ring"),
+        (8, 32, {"algorithm": "torus_2d(3x5)"}, "a grid of 8 ranks"),
     ],
 )
 def test_bad_jobs_name_key_expected_and_found(
-    gpus: int,
-    batch: int,
-    choices: dict[str, object],
-    message: str,
+    gpus: int, batch: int, choices: dict[str, object], message: str
 ) -> None:
     with refused(re.escape(message)):
         answer("dgx1", gpus, batch, **choices)
@@ -246,12 +193,7 @@ def test_calibration_recovers_a_machine_from_its_own_steps() -> None:
     """Runs made up by one machine, fitted onto another with the same network."""
     truth = build("dgxa100", load_system("dgxa100"))
     runs = []
-    for gpus, batch in (
-        (8, 256),
-        (8, 64),
-        (16, 64),
-        (64, 48),
-    ):
+    for gpus, batch in ((8, 256), (8, 64), (16, 64), (64, 48)):
         step_s = step_time(truth, gpus, batch).total_s
         runs.append(Measurement(gpus, batch, step_s, "made up"))
     fit = calibrate("mine", load_system("dgxa100_v07"), runs)
@@ -270,12 +212,7 @@ def test_calibration_recovers_a_machine_from_its_own_steps() -> None:
 def test_one_run_fixes_one_constant_and_its_clocks() -> None:
     base = load_system("dgxh100")
     run = Measurement(
-        gpus=8,
-        batch=400,
-        step_s=0.06,
-        source="one",
-        startup_s=7.0,
-        evaluation_s=0.9,
+        gpus=8, batch=400, step_s=0.06, source="one", startup_s=7.0, evaluation_s=0.9
     )
     other = run._replace(batch=200, step_s=0.04)
     both = calibrate("mine", base, [run, other])

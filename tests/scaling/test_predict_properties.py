@@ -22,17 +22,9 @@ from tests.scaling.systems import SYSTEMS, about
 EVERY = pytest.mark.parametrize("name", SYSTEMS)
 
 
-def ask(
-    name: str,
-    gpus: int,
-    batch: int,
-) -> Prediction:
+def ask(name: str, gpus: int, batch: int) -> Prediction:
     job = job_of_system(
-        name,
-        SYSTEMS[name],
-        gpus,
-        batch,
-        precision=known_precisions(about(name))[0],
+        name, SYSTEMS[name], gpus, batch, precision=known_precisions(about(name))[0]
     )
     return predict(job)
 
@@ -44,15 +36,9 @@ def models(name: str) -> list[Machine]:
 
 
 @settings(max_examples=50)
-@given(
-    st.sampled_from(list(SYSTEMS)),
-    st.integers(1, 8192),
-    st.integers(1, 512),
-)
+@given(st.sampled_from(list(SYSTEMS)), st.integers(1, 8192), st.integers(1, 512))
 def test_every_answer_is_finite_and_inside_its_interval(
-    name: str,
-    gpus: int,
-    batch: int,
+    name: str, gpus: int, batch: int
 ) -> None:
     per_node = SYSTEMS[name].ranks_per_node
     if about(name).square_torus:
@@ -69,10 +55,7 @@ def test_every_answer_is_finite_and_inside_its_interval(
     run_s = answer.run.total_s
     assert 0 < low < run_s < high < math.inf
     assert 0 < answer.efficiency <= 1 + 1e-9
-    for seconds in (
-        *answer.step.parts.values(),
-        *answer.run.parts.values(),
-    ):
+    for seconds in (*answer.step.parts.values(), *answer.run.parts.values()):
         assert seconds >= 0
     assert 1 <= answer.epochs < 2000
 
@@ -92,21 +75,13 @@ SLOWER = (
 
 
 @EVERY
-def test_a_slower_network_never_makes_a_step_shorter(
-    name: str,
-    tmp_path: Path,
-) -> None:
+def test_a_slower_network_never_makes_a_step_shorter(name: str, tmp_path: Path) -> None:
     """By `base:` on all machines: the same computation, and no step of any size is shorter."""
     per_node = SYSTEMS[name].ranks_per_node
     file = tmp_path / "slower.yaml"
     counts = [1, 64, 1024]
     if per_node <= 64:
-        counts = [
-            1,
-            per_node,
-            2 * per_node,
-            16 * per_node,
-        ]
+        counts = [1, per_node, 2 * per_node, 16 * per_node]
     for slower in SLOWER:
         file.write_text(f"base: {name}\nperformance: {{{slower}}}\n")
         system = load_system(str(file))
@@ -123,10 +98,7 @@ def test_a_slower_network_never_makes_a_step_shorter(
                 shortest_s = slow_s
 
 
-NICS = [
-    "system.performance.nics=1",
-    "system.performance.nic_bytes_per_s=3.125e9",
-]
+NICS = ["system.performance.nics=1", "system.performance.nic_bytes_per_s=3.125e9"]
 POINT = "{gpus: 64, batch: 50, step_s: 0.02, source: mine}"
 
 
@@ -142,9 +114,7 @@ POINT = "{gpus: 64, batch: 50, step_s: 0.02, source: mine}"
     ],
 )
 def test_points_keep_the_network_they_were_measured_on(
-    overrides: list[str],
-    fitted_on: tuple[int, int] | None,
-    tmp_path: Path,
+    overrides: list[str], fitted_on: tuple[int, int] | None, tmp_path: Path
 ) -> None:
     """On the command line, and in the config.yaml of the run with another override on it."""
     loaded = load("dgxh100_8", ["batch.per_rank=256", *overrides])

@@ -12,29 +12,14 @@ from rn50.config.machine import Compute, Performance, Point, System
 from rn50.scaling.fit import build
 from rn50.scaling.hardware import Machine
 from rn50.scaling.layer_table import backward_fraction
-from rn50.scaling.step import (
-    PAUSE_S,
-    bn_doublings,
-    step_time,
-    straggler_s,
-)
+from rn50.scaling.step import PAUSE_S, bn_doublings, step_time, straggler_s
 from tests.conftest import refused
 from tests.scaling.systems import SYSTEMS, about, with_performance
 
-NAMES = (
-    "abci",
-    "abci_nnl",
-    "dgx1",
-    "dgxa100",
-    "dgxh100",
-    "tpu_v3",
-)
+NAMES = ("abci", "abci_nnl", "dgx1", "dgxa100", "dgxh100", "tpu_v3")
 
 
-def machine(
-    name: str,
-    **performance: object,
-) -> Machine:
+def machine(name: str, **performance: object) -> Machine:
     """The model of a described machine with some other figures."""
     model = build(name, SYSTEMS[name])
     changed = model.performance.model_copy(update=performance)
@@ -68,10 +53,7 @@ def test_a_machine_without_a_data_sheet_passes_through_its_points(name: str) -> 
     ],
 )
 def test_points_that_no_step_can_have_are_refused(
-    fixed_s: float,
-    points: list[tuple[int, float]],
-    key: str,
-    tmp_path: Path,
+    fixed_s: float, points: list[tuple[int, float]], key: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "odd.yaml"
     lines = [f"performance:\n  fp32:\n    fixed_s: {fixed_s}\n    points:\n"]
@@ -85,27 +67,14 @@ def test_points_that_no_step_can_have_are_refused(
 
 def test_many_points_outweigh_the_data_sheet() -> None:
     """One that is 20 % off moves the model by two thirds of that, ten of them by nearly all."""
-    bare = with_performance(
-        "dgxa100",
-        fp16=None,
-        other_points=(),
-    )
+    bare = with_performance("dgxa100", fp16=None, other_points=())
     sheet = build("a", bare)
     step_s = 1.2 * step_time(sheet, 8, 408).total_s
-    point = Point(
-        gpus=8,
-        batch=408,
-        step_s=step_s,
-        source="test",
-    )
+    point = Point(gpus=8, batch=408, step_s=step_s, source="test")
 
     def reached(count: int) -> float:
         compute = Compute(points=(point,) * count)
-        known = with_performance(
-            "dgxa100",
-            fp16=compute,
-            other_points=(),
-        )
+        known = with_performance("dgxa100", fp16=compute, other_points=())
         model = build("a", known)
         return step_time(model, 8, 408).total_s / step_s
 
@@ -114,20 +83,13 @@ def test_many_points_outweigh_the_data_sheet() -> None:
 
 @settings(max_examples=40)
 @given(
-    name=st.sampled_from(NAMES),
-    nodes=st.integers(1, 1024),
-    batch=st.integers(1, 512),
+    name=st.sampled_from(NAMES), nodes=st.integers(1, 1024), batch=st.integers(1, 512)
 )
 def test_a_group_starts_when_it_is_ready_and_the_one_before_has_ended(
     name: str, nodes: int, batch: int
 ) -> None:
     gpus = nodes * SYSTEMS[name].ranks_per_node
-    step = step_time(
-        machine(name),
-        gpus,
-        batch,
-        groups="equal_bytes(8)",
-    )
+    step = step_time(machine(name), gpus, batch, groups="equal_bytes(8)")
     free_s = 0.0
     for group in step.groups:
         assert group.start_s == max(free_s, group.ready_s)
@@ -141,23 +103,11 @@ def test_a_group_starts_when_it_is_ready_and_the_one_before_has_ended(
 def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
     """Expected maximum of p normal draws: 1.163 sigma at 5, 3.241 at 1,000 (tables of order
     statistics)."""
-    jittery = machine(
-        "dgx1",
-        jitter=1.0,
-        os_noise_fraction=0.0,
-    )
-    for ranks, sigmas in (
-        (1, 0.0),
-        (5, 1.163),
-        (1000, 3.241),
-    ):
+    jittery = machine("dgx1", jitter=1.0, os_noise_fraction=0.0)
+    for ranks, sigmas in ((1, 0.0), (5, 1.163), (1000, 3.241)):
         waited_s = straggler_s(jittery, ranks, 1.0, 1.0)
         assert waited_s == pytest.approx(sigmas, rel=0.02)
-    noisy = machine(
-        "dgx1",
-        jitter=0.0,
-        os_noise_fraction=1e-6,
-    )
+    noisy = machine("dgx1", jitter=0.0, os_noise_fraction=1e-6)
     once_s = straggler_s(noisy, 1000, 0.0, 0.05)
     twice_s = straggler_s(noisy, 2000, 0.0, 0.05)
     always_s = straggler_s(noisy, 10**12, 0.0, 0.05)
@@ -168,13 +118,7 @@ def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
 def test_batch_norm_groups_are_nvidias() -> None:
     """Groups of 2 at batches 15 and 16, none at 35, as in NVIDIA's entries; 4 at most."""
     dgx = machine("dgxa100")
-    for batch, expected in (
-        (4, 2),
-        (15, 1),
-        (16, 0.91),
-        (35, 0),
-        (408, 0),
-    ):
+    for batch, expected in ((4, 2), (15, 1), (16, 0.91), (35, 0), (408, 0)):
         doublings = bn_doublings(dgx, 4320, batch)
         assert doublings == pytest.approx(expected, abs=0.01)
     assert step_time(dgx, 4320, 15).bn_sync_s > 0
@@ -193,18 +137,8 @@ def test_what_no_machine_can_be_is_refused() -> None:
         build("bare", System())
     with refused("precision one of fp16, fp32 expected, found int8"):
         build("dgx1", load_system("dgx1"), "int8")
-    small = Point(
-        gpus=8,
-        batch=64,
-        step_s=0.1,
-        source="test",
-    )
-    large = Point(
-        gpus=8,
-        batch=128,
-        step_s=0.05,
-        source="test",
-    )
+    small = Point(gpus=8, batch=64, step_s=0.1, source="test")
+    large = Point(gpus=8, batch=128, step_s=0.05, source="test")
     compute = Compute(points=(small, large))
     falling = Performance(fp16=compute)
     with refused("rising line"):

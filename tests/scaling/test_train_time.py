@@ -7,12 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.config.load import load_system
-from rn50.scaling.epochs import (
-    epochs_to_target,
-    evaluations,
-    read_table,
-    stop_epoch,
-)
+from rn50.scaling.epochs import epochs_to_target, evaluations, read_table, stop_epoch
 from rn50.scaling.fit import build
 from rn50.scaling.train_time import Phase, evaluation_s, steps_per_epoch, train_time
 
@@ -20,14 +15,8 @@ FUZZ = settings(max_examples=50)
 
 
 @FUZZ
-@given(
-    expected=st.floats(1, 200),
-    offset=st.integers(0, 3),
-)
-def test_a_run_stops_at_an_evaluation(
-    expected: float,
-    offset: int,
-) -> None:
+@given(expected=st.floats(1, 200), offset=st.integers(0, 3))
+def test_a_run_stops_at_an_evaluation(expected: float, offset: int) -> None:
     epoch = stop_epoch(expected, 4, offset)
     assert (epoch - 1) % 4 == offset
     assert -0.5 <= epoch - expected < 4.5
@@ -42,9 +31,7 @@ def test_a_run_stops_at_an_evaluation(
     era=st.sampled_from(["0.6.0", "4.0.0"]),
 )
 def test_larger_batches_never_need_fewer_epochs(
-    batch: int,
-    more: int,
-    era: str,
+    batch: int, more: int, era: str
 ) -> None:
     small = epochs_to_target(batch, era)
     assert epochs_to_target(batch + more, era).expected >= small.expected
@@ -60,11 +47,7 @@ def test_epochs_of_closed_runs_are_within_their_interval() -> None:
             epochs = float(row["epochs_mean"])
             inside.append(known.low <= epochs <= known.high)
     assert mean(inside) >= 0.85
-    for batch, epochs in (
-        (3264, 35.15),
-        (32768, 56),
-        (86016, 90),
-    ):
+    for batch, epochs in ((3264, 35.15), (32768, 56), (86016, 90)):
         expected = epochs_to_target(batch).expected
         assert expected == pytest.approx(epochs, rel=0.03)
 
@@ -89,24 +72,13 @@ def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:
 
 def test_clocks_add_up_and_reading_counts_once() -> None:
     machine = build("dgx1", load_system("dgx1"))
-    phase = Phase(
-        60,
-        208,
-        steps_per_epoch(8, 208),
-        step_s=0.14,
-    )
+    phase = Phase(60, 208, steps_per_epoch(8, 208), step_s=0.14)
     run = train_time(machine, [phase], 15, 8)
     assert sum(run.parts.values()) == pytest.approx(run.total_s)
     assert run.training_s == pytest.approx(60 * 770 * 0.14)
     # One node reads 140 GB at 0.55 GB/s: longer than an epoch (published: 134 s more).
     assert run.first_epoch_excess_s == pytest.approx(140, abs=15)
-    local = train_time(
-        machine,
-        [phase],
-        15,
-        8,
-        bn_average=False,
-    )
+    local = train_time(machine, [phase], 15, 8, bn_average=False)
     assert run.total_s > local.total_s
 
 
@@ -120,9 +92,7 @@ def test_clocks_add_up_and_reading_counts_once() -> None:
     ],
 )
 def test_evaluation_times_of_published_runs(
-    name: str,
-    gpus: int,
-    published_s: float,
+    name: str, gpus: int, published_s: float
 ) -> None:
     machine = build(name, load_system(name))
     assert evaluation_s(machine, gpus) == pytest.approx(published_s, rel=0.35)

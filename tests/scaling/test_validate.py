@@ -79,10 +79,7 @@ def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
 
 
 @pytest.mark.in_process
-def test_the_documented_table_is_the_one_generated(
-    rn50: Rn50,
-    root: Path,
-) -> None:
+def test_the_documented_table_is_the_one_generated(rn50: Rn50, root: Path) -> None:
     """`rn50 predict validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
     two mean errors are in the README."""
     printed = rn50("predict", "validate").stdout
@@ -103,10 +100,7 @@ def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Rn50) -> Non
     """`--json` has them, beside the efficiencies that were published without a rate."""
     done = rn50("predict", "validate", "--json")
     printed = json.loads(done.stdout)
-    tables = [
-        *read_table("mlperf_runs.csv"),
-        *read_table("scaling_tables.csv"),
-    ]
+    tables = [*read_table("mlperf_runs.csv"), *read_table("scaling_tables.csv")]
     unplaced = [row for row in tables if not row["machine"]]
     quoted = printed["without_machine"]
     assert len(quoted) == len(unplaced)
@@ -160,10 +154,7 @@ def test_the_pictures_are_as_they_are_drawn(name: str) -> None:
 
 
 @pytest.mark.in_process
-def test_a_described_gpu_needs_no_point(
-    rn50: Rn50,
-    tmp_path: Path,
-) -> None:
+def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
     sheet = tmp_path / "mine.yaml"
     sheet.write_text(
         "base: dgxh100\nname: B\naccelerator: a GPU of tomorrow\nperformance:\n"

@@ -46,13 +46,7 @@ def build(name: str, root: Path) -> Path:
     return root
 
 
-def add_device(
-    root: Path,
-    path: str,
-    numa: str,
-    device: str,
-    hca: str = "",
-) -> None:
+def add_device(root: Path, path: str, numa: str, device: str, hca: str = "") -> None:
     folder = root / "devices" / path
     vendor = "0x15b3"
     number = "0x020700"
@@ -124,10 +118,7 @@ ABCI = """
     ],
 )
 def test_each_rank_has_the_cores_and_the_adapter_near_its_gpu(
-    name: str,
-    places: str,
-    tmp_path: Path,
-    script: Path,
+    name: str, places: str, tmp_path: Path, script: Path
 ) -> None:
     expected = places.split("\n")[1:-1]
     assert choose(build(name, tmp_path), script, len(expected)) == expected

@@ -49,10 +49,7 @@ def missing() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def lab(
-    root: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Path]:
+def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The configuration of a Slurm with three idle nodes."""
     if reason := missing():
         pytest.skip(reason)
@@ -137,9 +134,7 @@ def submit(rn50: Rn50, smoke_data: Path, *arguments: str) -> Job:
 
 
 def test_two_nodes_give_the_log_of_a_local_run(
-    rn50: Rn50,
-    smoke_data: Path,
-    smoke_run: Callable[[str], Path],
+    rn50: Rn50, smoke_data: Path, smoke_run: Callable[[str], Path]
 ) -> None:
     job = submit(rn50, smoke_data, "seed=1")
     out = job.end(0, "COMPLETED")
@@ -176,10 +171,7 @@ def ranks_of(run: Path) -> dict[str, psutil.Process]:
     ],
 )
 def test_a_killed_or_stopped_rank_fails_the_job_at_once(
-    rn50: Rn50,
-    smoke_data: Path,
-    number: int,
-    reason: str,
+    rn50: Rn50, smoke_data: Path, number: int, reason: str
 ) -> None:
     job = submit(rn50, smoke_data, *LONG)
     job.wait_for_training()
@@ -227,10 +219,7 @@ def digest(run: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(
-    smoke_data: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> str:
+def uninterrupted(smoke_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of the weights with which SHORT ends where nothing interrupts it."""
     rn50 = Rn50(tmp_path_factory.mktemp("uninterrupted"))
     rn50.output(
@@ -252,9 +241,7 @@ def begin_at_once(job: str) -> None:
 
 
 def test_a_requeued_job_goes_on(
-    rn50: Rn50,
-    smoke_data: Path,
-    uninterrupted: str,
+    rn50: Rn50, smoke_data: Path, uninterrupted: str
 ) -> None:
     job = submit(rn50, smoke_data, *SHORT, "system.job.requeue=true")
     job.wait_for_checkpoint()
@@ -272,17 +259,10 @@ def test_a_requeued_job_goes_on(
 
 @pytest.mark.nightly
 def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
-    rn50: Rn50,
-    lab: Path,
-    smoke_data: Path,
-    uninterrupted: str,
+    rn50: Rn50, lab: Path, smoke_data: Path, uninterrupted: str
 ) -> None:
     job = submit(
-        rn50,
-        smoke_data,
-        *SHORT,
-        "system.job.requeue=true",
-        "watchdog.silence_s=120",
+        rn50, smoke_data, *SHORT, "system.job.requeue=true", "watchdog.silence_s=120"
     )
     job.wait_for_checkpoint()
     rank = ranks_of(job.run)["0"]
@@ -352,10 +332,7 @@ def turned_on_again(lab: Path) -> Iterator[str]:
 
 @pytest.mark.nightly
 def test_a_job_goes_on_with_the_nodes_that_are_left(
-    rn50: Rn50,
-    lab: Path,
-    smoke_data: Path,
-    turned_on_again: str,
+    rn50: Rn50, lab: Path, smoke_data: Path, turned_on_again: str
 ) -> None:
     """Slurm still expects it back: that its processes do not start is all there is to know."""
     job = submit(

@@ -29,10 +29,7 @@ DEPENDENT = "dependent: {optimizer.eta: {factor: 1, of: seed}}\nparameters:"
 TWICE = "dependent: {batch.per_rank: {factor: 1, of: batch.per_rank}}\nparameters:"
 
 
-def loaded_from(
-    folder: Path,
-    text: str,
-) -> LoadedSweep:
+def loaded_from(folder: Path, text: str) -> LoadedSweep:
     path = folder / "sweep.yaml"
     path.write_text(text)
     return load_sweep(path)
@@ -40,11 +37,7 @@ def loaded_from(
 
 def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
     loaded = loaded_from(tmp_path, GOOD)
-    values = {
-        "optimizer.base_lr": 0.1,
-        "schedule.warmup": 1.5,
-        "batch.per_rank": 5,
-    }
+    values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5, "batch.per_rank": 5}
     assert list(loaded.sweep.parameters) == list(values)
     run = loaded.load_trial(values).run
     assert run.optimizer.base_lr == 0.1
@@ -132,10 +125,7 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(
-    tmp_path: Path,
-    old: str,
-    new: str,
-    expected: str,
+    tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     assert old in GOOD
     with pytest.raises(UserError) as caught:

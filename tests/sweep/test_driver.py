@@ -41,12 +41,7 @@ parameters:
 """
 
 
-def write_sweep(
-    folder: Path,
-    more: str = "",
-    *,
-    epochs: int = 2,
-) -> Path:
+def write_sweep(folder: Path, more: str = "", *, epochs: int = 2) -> Path:
     path = folder / "sweep.yaml"
     text = SWEEP.format(folder=folder, epochs=epochs)
     path.write_text(text + more)
@@ -61,8 +56,7 @@ def trains(trial: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
-    rn50: Rn50,
-    tmp_path: Path,
+    rn50: Rn50, tmp_path: Path
 ) -> None:
     path = write_sweep(
         tmp_path,
@@ -131,10 +125,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_trials(
-    rn50: Rn50,
-    tmp_path: Path,
-) -> None:
+def test_ctrl_c_stops_the_trials(rn50: Rn50, tmp_path: Path) -> None:
     # too long to end by itself
     path = write_sweep(tmp_path, "trials: 1\n", epochs=30)
     folder = tmp_path / "results" / "small"
@@ -256,10 +247,7 @@ def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
         number = study.ask().number
         study.report(number, 2, 1.0)
         study.end(number, TrialState.COMPLETE, 1.0)
-    for accuracy, state in (
-        (0.999, TrialState.COMPLETE),
-        (0.998, TrialState.PRUNED),
-    ):
+    for accuracy, state in ((0.999, TrialState.COMPLETE), (0.998, TrialState.PRUNED)):
         trial = ended_trial(study, tmp_path, status="success", time_to_train_s=1.0)
         line = f'{{"kind": "eval", "epoch": 2, "accuracy": {accuracy}}}'
         (trial.folder / "1/metrics.jsonl").write_text(f"{line}\n")

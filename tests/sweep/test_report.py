@@ -24,16 +24,11 @@ sampler: random
 """
 
 
-OTHERS = {
-    TrialState.FAIL: "no <disk>",
-    TrialState.PRUNED: "accuracy 0.1 after epoch 2",
-}
+OTHERS = {TrialState.FAIL: "no <disk>", TrialState.PRUNED: "accuracy 0.1 after epoch 2"}
 
 
 def searched(
-    folder: Path,
-    measure: str,
-    values: list[float],
+    folder: Path, measure: str, values: list[float]
 ) -> tuple[LoadedSweep, Study]:
     folder.mkdir()
     path = folder / "sweep.yaml"
@@ -54,16 +49,10 @@ def searched(
     ("measure", "best"), [("epochs_to_target", 2), ("accuracy", 0)]
 )
 def test_the_best_is_a_preset_that_the_check_accepts(
-    tmp_path: Path,
-    measure: str,
-    best: int,
+    tmp_path: Path, measure: str, best: int
 ) -> None:
     folder = tmp_path / "a"
-    loaded, study = searched(
-        folder,
-        measure,
-        [9.0, 5.0, 4.0, 6.0, 8.0],
-    )
+    loaded, study = searched(folder, measure, [9.0, 5.0, 4.0, 6.0, 8.0])
     results = write_results(loaded, study, folder)
     assert results["best"] == best
     preset = load(folder / "best.yaml")
@@ -84,11 +73,7 @@ def test_the_best_is_a_preset_that_the_check_accepts(
 
 def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
     for measure, order in (("epochs_to_target", "10234"), ("accuracy", "20134")):
-        loaded, study = searched(
-            tmp_path / measure,
-            measure,
-            [5.0, 4.0, 7.0],
-        )
+        loaded, study = searched(tmp_path / measure, measure, [5.0, 4.0, 7.0])
         results = write_results(loaded, study, tmp_path / measure)
         header, rows = table(results)
         assert "".join(row[0] for row in rows) == order

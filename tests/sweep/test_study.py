@@ -11,40 +11,23 @@ from tests.conftest import refused
 
 PARAMETERS = {
     "optimizer.base_lr": Parameter(log=(0.01, 1.0)),
-    "schedule.warmup": Parameter(
-        linear=(0.5, 2.0),
-        step=0.5,
-        unit="epochs",
-    ),
+    "schedule.warmup": Parameter(linear=(0.5, 2.0), step=0.5, unit="epochs"),
     "batch.per_rank": Parameter(choice=(5, 10)),
 }
 
 
 def make(**more: object) -> Sweep:
-    given = {
-        "name": "a",
-        "parameters": PARAMETERS,
-        "seed": 7,
-        **more,
-    }
+    given = {"name": "a", "parameters": PARAMETERS, "seed": 7, **more}
     return Sweep.model_validate(given)
 
 
-def opened(
-    sweep: Sweep,
-    folder: Path,
-    **definition: object,
-) -> Study:
+def opened(sweep: Sweep, folder: Path, **definition: object) -> Study:
     folder.mkdir(exist_ok=True)
     return Study(sweep, folder, definition)
 
 
 def draw(
-    sweep: Sweep,
-    folder: Path,
-    trials: int,
-    *,
-    reopen: bool = False,
+    sweep: Sweep, folder: Path, trials: int, *, reopen: bool = False
 ) -> list[dict[str, object]]:
     study = opened(sweep, folder)
     for _ in range(trials):
@@ -58,10 +41,7 @@ def draw(
     return [trial.params for trial in trials_again]
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    ["random", "tpe", "grid"],
-)
+@pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
 def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     tmp_path: Path, sampler: str
 ) -> None:
@@ -69,10 +49,7 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     if sampler == "grid":
         parameters = {
             "optimizer.base_lr": Parameter(choice=(0.01, 0.1, 1.0)),
-            "schedule.warmup": Parameter(
-                choice=(0.5, 1.5),
-                unit="epochs",
-            ),
+            "schedule.warmup": Parameter(choice=(0.5, 1.5), unit="epochs"),
             "data.no_augment_from_epoch": Parameter(choice=(None, 8)),
         }
     sweep = make(sampler=sampler, parameters=parameters)
@@ -86,16 +63,9 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
 def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     parameters = {
         "optimizer.base_lr": Parameter(choice=(0.5, 1.0)),
-        "schedule.warmup": Parameter(
-            choice=(0, 1, 2),
-            unit="epochs",
-        ),
+        "schedule.warmup": Parameter(choice=(0, 1, 2), unit="epochs"),
     }
-    sweep = make(
-        sampler="grid",
-        parameters=parameters,
-        trials=1000,
-    )
+    sweep = make(sampler="grid", parameters=parameters, trials=1000)
     assert sweep.wanted_trials == 6
     fewer = sweep.model_copy(update={"trials": 5})
     assert fewer.wanted_trials == 5
@@ -140,8 +110,7 @@ ATTRIBUTE = (
     ids=lambda content: content[:200].decode()[-30:],
 )
 def test_a_journal_that_cannot_be_continued_stays_as_it_is(
-    tmp_path: Path,
-    content: bytes,
+    tmp_path: Path, content: bytes
 ) -> None:
     journal = tmp_path / JOURNAL
     beside = tmp_path / f"{JOURNAL}.lock"
@@ -194,18 +163,10 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(
     assert len(second.trials) == 2
 
 
-@pytest.mark.parametrize(
-    "objective",
-    ["accuracy", "epochs_to_target"],
-)
-@pytest.mark.parametrize(
-    "prune_from",
-    [2, None],
-)
+@pytest.mark.parametrize("objective", ["accuracy", "epochs_to_target"])
+@pytest.mark.parametrize("prune_from", [2, None])
 def test_the_pruner_stops_the_worse_whatever_the_direction(
-    tmp_path: Path,
-    objective: str,
-    prune_from: int | None,
+    tmp_path: Path, objective: str, prune_from: int | None
 ) -> None:
     sweep = make(objective=objective, prune_from=prune_from)
     study = opened(sweep, tmp_path)

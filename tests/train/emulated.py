@@ -13,13 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from rn50.train.gpu.calls import WORDS, Call, address_of
-from rn50.train.gpu.module import (
-    SOURCE,
-    THREADS,
-    WITH_NORMS,
-    CudaModule,
-    parameters,
-)
+from rn50.train.gpu.module import SOURCE, THREADS, WITH_NORMS, CudaModule, parameters
 from rn50.train.gpu.plan_operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
@@ -48,15 +42,7 @@ def wrapper(source: Path = SOURCE) -> str:
 def compile_text(text: str, made: Path, *options: str) -> None:
     source = made.with_suffix(".cc")
     source.write_text(text)
-    command = [
-        "g++",
-        "-std=c++20",
-        "-O1",
-        "-pthread",
-        "-Wall",
-        "-Werror",
-        *options,
-    ]
+    command = ["g++", "-std=c++20", "-O1", "-pthread", "-Wall", "-Werror", *options]
     subprocess.run([*command, str(source), "-o", str(made)], check=True)
 
 
@@ -87,12 +73,7 @@ class EmulatedDevice:
     def check(self) -> None:
         """A kernel that fails here ends the process."""
 
-    def push(
-        self,
-        _: str,
-        parameter: ctypes.Structure,
-        *_arrays: object,
-    ) -> None:
+    def push(self, _: str, parameter: ctypes.Structure, *_arrays: object) -> None:
         mx.nd.waitall()
         if isinstance(parameter, Call):
             _make(parameter)
@@ -108,11 +89,7 @@ def _make(call: Call) -> None:
     first = ctypes.addressof(call) + Call.words.offset
     end = first + ctypes.sizeof(call.words)
     places = range(first, end, ctypes.sizeof(ctypes.c_uint64))
-    _KERNEL(call.function)(
-        call.blocks,
-        THREADS,
-        (ctypes.c_void_p * WORDS)(*places),
-    )
+    _KERNEL(call.function)(call.blocks, THREADS, (ctypes.c_void_p * WORDS)(*places))
 
 
 class EmulatedModule(CudaModule):
@@ -123,12 +100,7 @@ class EmulatedModule(CudaModule):
     def __init__(self) -> None:
         self._parameters = parameters(SOURCE.read_text())
 
-    def call(
-        self,
-        name: str,
-        blocks: int,
-        arguments: Sequence[Any],
-    ) -> Call:
+    def call(self, name: str, blocks: int, arguments: Sequence[Any]) -> Call:
         mx.nd.waitall()  # the arrays have their memory then
         for parameter, value in zip(self._parameters[name], arguments, strict=True):
             if isinstance(value, mx.nd.NDArray):

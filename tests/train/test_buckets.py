@@ -18,10 +18,7 @@ CPU = Operators(mx.cpu())
 
 def network(dtype: str = "float32") -> tuple[nn.HybridSequential, list]:
     net = nn.HybridSequential(prefix="")
-    net.add(
-        nn.Conv2D(5, 3, in_channels=3, use_bias=False),
-        nn.BatchNorm(in_channels=5),
-    )
+    net.add(nn.Conv2D(5, 3, in_channels=3, use_bias=False), nn.BatchNorm(in_channels=5))
     net.add(nn.Dense(7, in_units=180))
     net.initialize()
     net.cast(dtype)
@@ -61,11 +58,7 @@ def test_backward_writes_the_same_gradients_into_the_buckets(rule: str) -> None:
 
 def test_last_layers_come_first_each_on_its_boundary() -> None:
     _, parameters = network()
-    (bucket,) = lay_out_gradients(
-        parameters,
-        "single",
-        CPU,
-    )
+    (bucket,) = lay_out_gradients(parameters, "single", CPU)
     starts = []
     for number, p in enumerate(parameters, start=1):
         p.grad()[:] = number
@@ -93,11 +86,7 @@ def test_float32_gradients_of_a_float16_model_travel_last_and_apart() -> None:
 @pytest.fixture(scope="module")
 def resnet50_half() -> list:
     """ResNet-50's parameters as a float16 model has them: 55 float16 tensors, 106 float32."""
-    net = build_network(
-        Model(),
-        1000,
-        crop_px=224,
-    )
+    net = build_network(Model(), 1000, crop_px=224)
     net.initialize(mx.init.Zero())
     net.cast("float16")
     return trainable(net)

@@ -51,24 +51,15 @@ COPY = [
 """A copy of the set, which nobody would draw anew."""
 
 
-def meta(
-    step: int = 7,
-    **changes: Any,
-) -> Meta:
+def meta(step: int = 7, **changes: Any) -> Meta:
     loaded = load(*CONFIG)
     values: dict[str, Any] = {
-        "state": TrainState(
-            step=step,
-            best_accuracy=0.75,
-        ),
+        "state": TrainState(step=step, best_accuracy=0.75),
         "log_bytes": 100,
         "metrics_bytes": 50,
         "run_started_unix_s": 1.5,
         "previous_lr": 0.1 + 0.2,
-        "loss_scale": LossScaleState(
-            value=0.5,
-            checks=((7, 0.5, True),),
-        ),
+        "loss_scale": LossScaleState(value=0.5, checks=((7, 0.5, True),)),
         "ranks": 2,
         "statistics_rows": 1,
         "config_sha256": loaded.sha256,
@@ -93,17 +84,9 @@ def shapes() -> dict[str, Any]:
     return {name: (array.shape, array.dtype.name) for name, array in arrays().items()}
 
 
-def write(
-    folder: Path,
-    step: int = 7,
-    **changes: Any,
-) -> Path:
+def write(folder: Path, step: int = 7, **changes: Any) -> Path:
     path = folder / file_name(step)
-    write_checkpoint(
-        path,
-        meta(step, **changes),
-        arrays(),
-    )
+    write_checkpoint(path, meta(step, **changes), arrays())
     return path
 
 
@@ -146,21 +129,14 @@ def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
             whole(good)
 
 
-def tensors(
-    header: object,
-    body: bytes = b"",
-    length: int | None = None,
-) -> bytes:
+def tensors(header: object, body: bytes = b"", length: int | None = None) -> bytes:
     text = json.dumps(header).encode()
     if length is None:
         length = len(text)
     return struct.pack("<Q", length) + text + body
 
 
-def hostile(
-    digest: str = "0" * 64,
-    **changes: object,
-) -> bytes:
+def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
     values = meta().model_dump(mode="json") | changes
     metadata = {"digest": digest, "meta": json.dumps(values)}
     return tensors({"__metadata__": metadata})
@@ -178,11 +154,7 @@ def hostile(
         (hostile(state={"step": "1"}), r"state\.step"),
     ],
 )
-def test_hostile_metadata_is_one_line(
-    tmp_path: Path,
-    data: bytes,
-    words: str,
-) -> None:
+def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "step_0000000001.ckpt"
     path.write_bytes(data)
     with refused(f"torn or damaged: .*{words}") as caught:
@@ -192,16 +164,10 @@ def test_hostile_metadata_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("held", "found"),
-    [
-        ({"a": np.zeros(1)}, r"F64 \[1\]"),
-        ({}, "no such array"),
-    ],
+    ("held", "found"), [({"a": np.zeros(1)}, r"F64 \[1\]"), ({}, "no such array")]
 )
 def test_other_arrays_are_refused(
-    tmp_path: Path,
-    held: dict[str, Any],
-    found: str,
+    tmp_path: Path, held: dict[str, Any], found: str
 ) -> None:
     write_checkpoint(tmp_path / "a.ckpt", meta(), held)
     with refused(rf"a: float32 \[2\] expected, found {found}"):
@@ -223,17 +189,9 @@ def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "missing") == (None, [])
 
 
-@pytest.mark.parametrize(
-    ("agreed_step", "kept"),
-    [
-        (None, [4, 5]),
-        (2, [2, 4, 5]),
-    ],
-)
+@pytest.mark.parametrize(("agreed_step", "kept"), [(None, [4, 5]), (2, [2, 4, 5])])
 def test_the_newest_the_best_and_the_newest_that_agreed_are_kept(
-    tmp_path: Path,
-    agreed_step: int | None,
-    kept: list[int],
+    tmp_path: Path, agreed_step: int | None, kept: list[int]
 ) -> None:
     for step in (1, 2, 3, 4, 5):
         path = write(tmp_path, step)
@@ -302,9 +260,7 @@ def test_a_folder_of_checkpoints_that_is_a_link_out_of_its_run_is_not_opened(
     ],
 )
 def test_only_what_changes_no_bits_may_differ(
-    good: Path,
-    overrides: list[str],
-    told: str | None,
+    good: Path, overrides: list[str], told: str | None
 ) -> None:
     loaded = load("smoke", ["seed=1", *overrides])
     with refused(told):
@@ -321,8 +277,7 @@ def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
 
 
 def test_the_image_set_is_known_by_its_content(
-    smoke_data: Path,
-    tmp_path: Path,
+    smoke_data: Path, tmp_path: Path
 ) -> None:
     """A copy elsewhere is the same set; another under the same name is not."""
     here = load("smoke", ["seed=1", f"data.path={smoke_data}"])
@@ -349,20 +304,12 @@ def test_logs_are_on_the_disk_before_a_checkpoint_has_their_lengths(
     logs = [tmp_path / name for name in ("result_0.txt", "metrics.jsonl")]
     for log in logs:
         log.write_text("a")
-    write_checkpoint(
-        tmp_path / "a.ckpt",
-        meta(),
-        arrays(),
-        logs=logs,
-    )
+    write_checkpoint(tmp_path / "a.ckpt", meta(), arrays(), logs=logs)
     *before, _, _ = synced  # the file and its folder come last
     assert set(before) == {*logs, tmp_path}
 
 
-def test_another_rank_count_keeps_the_global_batch(
-    good: Path,
-    tmp_path: Path,
-) -> None:
+def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -> None:
     checkpoint = read_checkpoint(good)
     source = tmp_path / "config.yaml"
     source.write_text(load(*CONFIG).to_yaml())
@@ -409,27 +356,13 @@ def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
     change = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
     config = load("smoke", ["seed=1", change, f"eval.bn_stats={bn_stats}"]).to_dict()
     path = tmp_path / "a.ckpt"
-    about = meta(
-        step,
-        config=config,
-        statistics_rows=2,
-    )
+    about = meta(step, config=config, statistics_rows=2)
     write_checkpoint(path, about, saved)
-    restore(
-        read_checkpoint(path),
-        net,
-        rank=rank,
-        ranks=ranks,
-    )
+    restore(read_checkpoint(path), net, rank=rank, ranks=ranks)
     for name, array in statistics_arrays(net).items():
         assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()
     others = {"average": "batch", "batch": "average"}
-    restore(
-        read_checkpoint(path),
-        net,
-        ranks=1,
-        bn_stats=others[bn_stats],
-    )
+    restore(read_checkpoint(path), net, ranks=1, bn_stats=others[bn_stats])
     (variance,) = [v for k, v in statistics_arrays(net).items() if k.endswith("var")]
     of_epoch_1 = {"average": 4.75, "batch": 2.5}
     if step == 50:
@@ -438,9 +371,7 @@ def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
 
 @pytest.mark.parametrize("links", [True, False])
 def test_a_held_checkpoint_is_one_whatever_the_run_writes(
-    tmp_path: Path,
-    links: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run puts another file in place between metadata and arrays."""
     best = write(tmp_path)
@@ -448,10 +379,6 @@ def test_a_held_checkpoint_is_one_whatever_the_run_writes(
     if not links:
         monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
     held = held_checkpoint(checkpoint, tmp_path / "held.ckpt")
-    write_checkpoint(
-        best,
-        meta(9),
-        {"weight/a": np.zeros(3)},
-    )
+    write_checkpoint(best, meta(9), {"weight/a": np.zeros(3)})
     assert held.meta.step == 7
     held.load(shapes())

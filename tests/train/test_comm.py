@@ -36,38 +36,24 @@ class Threads:
         """(name, priority) of each `allreduce_` of rank 0."""
         self._given: dict[int, np.ndarray] = {}
         self._rows: list[np.ndarray] = []
-        self._meeting = threading.Barrier(
-            RANKS,
-            self._meet,
-            timeout=60,
-        )
+        self._meeting = threading.Barrier(RANKS, self._meet, timeout=60)
 
     def _meet(self) -> None:
         self._rows = [self._given.pop(rank) for rank in range(RANKS)]
 
-    def _of_all(
-        self,
-        array: nd.NDArray,
-    ) -> list[np.ndarray]:
+    def _of_all(self, array: nd.NDArray) -> list[np.ndarray]:
         self._given[self.rank.number] = array.asnumpy()
         self._meeting.wait()
         return self._rows
 
     def grouped_allreduce_(
-        self,
-        arrays: Sequence[nd.NDArray],
-        op: str,
-        name: str,
+        self, arrays: Sequence[nd.NDArray], op: str, name: str
     ) -> None:
         for array in arrays:
             self.allreduce_(array, op, name)
 
     def allreduce_(
-        self,
-        array: nd.NDArray,
-        op: str,
-        name: str,
-        priority: int = 0,
+        self, array: nd.NDArray, op: str, name: str, priority: int = 0
     ) -> nd.NDArray:
         assert op == self.Sum
         if self.rank.number == 0:
@@ -75,16 +61,9 @@ class Threads:
         array[:] = sum(self._of_all(array))
         return array
 
-    def allgather(
-        self,
-        array: nd.NDArray,
-        name: str,
-    ) -> nd.NDArray:
+    def allgather(self, array: nd.NDArray, name: str) -> nd.NDArray:
         assert name
-        return nd.array(
-            np.concatenate(self._of_all(array)),
-            dtype=array.dtype,
-        )
+        return nd.array(np.concatenate(self._of_all(array)), dtype=array.dtype)
 
 
 @pytest.fixture
@@ -94,18 +73,12 @@ def horovod(monkeypatch: pytest.MonkeyPatch) -> Threads:
     return stand_in
 
 
-def on_ranks(
-    horovod: Threads,
-    action: Callable[[Communicator], Any],
-) -> list[Any]:
+def on_ranks(horovod: Threads, action: Callable[[Communicator], Any]) -> list[Any]:
     """What `action` returns on each rank."""
 
     def on_rank(number: int) -> Any:
         horovod.rank.number = number
-        comm = Communicator(
-            Operators(mx.cpu()),
-            Mock(rows=()),
-        )
+        comm = Communicator(Operators(mx.cpu()), Mock(rows=()))
         comm.rank = number
         comm.world_size = RANKS
         return action(comm)
@@ -116,8 +89,7 @@ def on_ranks(
 
 @pytest.mark.parametrize("overrides", FLOAT32 + HALF)
 def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
-    horovod: Threads,
-    overrides: str,
+    horovod: Threads, overrides: str
 ) -> None:
     run = load("smoke", overrides.split()).run
     errors = on_ranks(horovod, lambda comm: sums_error(comm, run))
@@ -132,19 +104,9 @@ def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
     assert list(priorities) == falling
 
 
-@pytest.mark.parametrize(
-    ("values", "rows"),
-    [
-        (1, [0]),
-        (2, [0, 1, 0]),
-        (3, [0, 1, 2]),
-    ],
-)
+@pytest.mark.parametrize(("values", "rows"), [(1, [0]), (2, [0, 1, 0]), (3, [0, 1, 2])])
 def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
-    horovod: Threads,
-    values: int,
-    rows: list[int],
-    monkeypatch: pytest.MonkeyPatch,
+    horovod: Threads, values: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointer, "weight_arrays", lambda _: {})
     monkeypatch.setattr(checkpointer, "Meta", Mock())
@@ -170,15 +132,8 @@ def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(
     horovod: Threads,
 ) -> None:
     def compare(comm: Communicator) -> AllRanksError:
-        comm.check_replicas(
-            {"weights": bytes(16)},
-            "at first",
-            7,
-        )
-        parts = {
-            "code": bytes(16),
-            "weights": bytes(15) + bytes([comm.rank == 1]),
-        }
+        comm.check_replicas({"weights": bytes(16)}, "at first", 7)
+        parts = {"code": bytes(16), "weights": bytes(15) + bytes([comm.rank == 1])}
         with pytest.raises(AllRanksError) as caught:
             comm.check_replicas(parts, "then", 9)
         return caught.value

@@ -20,32 +20,18 @@ from rn50.train.evaluate import Accuracy, evaluate, warn_of_far_statistics
 from rn50.train.operators import Operators
 from tests.conftest import refused
 
-ALONE = LoneCommunicator(
-    Operators(mx.cpu()),
-    Mock(rows=()),
-)
+ALONE = LoneCommunicator(Operators(mx.cpu()), Mock(rows=()))
 
 
-def evaluating(
-    samples: int,
-    per_batch: int,
-) -> Run:
+def evaluating(samples: int, per_batch: int) -> Run:
     sizes = [f"data.eval_samples={samples}", f"eval.batch_per_rank={per_batch}"]
     return load("smoke", sizes).run
 
 
 @pytest.mark.parametrize(
-    ("classes", "dtype"),
-    [
-        (3000, "float16"),
-        (4, "float16"),
-        (7, "float32"),
-    ],
+    ("classes", "dtype"), [(3000, "float16"), (4, "float16"), (7, "float32")]
 )
-def test_hits_are_counted_exactly(
-    classes: int,
-    dtype: str,
-) -> None:
+def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
     """2,500 images in three batches, the last filled up. float16 has no whole number from 2,049 to
     4,096 that is odd. The image of class c with logits ranked by place p is a hit where p = 0."""
     samples = 2500
@@ -53,19 +39,12 @@ def test_hits_are_counted_exactly(
     rng = np.random.default_rng(1)
     labels = np.full(3 * per_batch, NOT_COUNTED)
     labels[:samples] = rng.integers(classes, size=samples)
-    places = rng.choice(
-        [0, 0, 0, 1, 4, 5],
-        size=samples,
-    )
+    places = rng.choice([0, 0, 0, 1, 4, 5], size=samples)
     places = places.clip(max=classes - 1)
     logits = np.zeros((len(labels), classes), dtype)
     for row, label, place in zip(logits, labels, places, strict=False):
         others = rng.permutation(classes)[:7]
-        order = np.insert(
-            others[others != label][:5],
-            place,
-            label,
-        )
+        order = np.insert(others[others != label][:5], place, label)
         row[order] = np.arange(len(order), 0, -1)
     batches = []
     for first in range(0, len(labels), per_batch):
@@ -74,12 +53,7 @@ def test_hits_are_counted_exactly(
         of_images = nd.array(labels[place])
         batches.append(Batch(scores, of_images))
     run = evaluating(samples, per_batch)
-    accuracy = evaluate(
-        lambda images: images,
-        iter(batches).__next__,
-        ALONE,
-        run,
-    )
+    accuracy = evaluate(lambda images: images, iter(batches).__next__, ALONE, run)
     assert accuracy == (sum(places == 0), samples, sum(places < 5))
 
 
@@ -89,25 +63,12 @@ def test_an_evaluation_of_other_images_than_all_is_none(samples: int) -> None:
     batch = Batch(nd.zeros((4, 3)), labels)
     run = evaluating(samples, 4)
     with refused(f"{samples} images expected, found 3"):
-        evaluate(
-            lambda images: images,
-            lambda: batch,
-            ALONE,
-            run,
-        )
+        evaluate(lambda images: images, lambda: batch, ALONE, run)
 
 
-@pytest.mark.parametrize(
-    ("epoch", "active_ranks"),
-    [
-        (1, 2),
-        (2, 1),
-    ],
-)
+@pytest.mark.parametrize(("epoch", "active_ranks"), [(1, 2), (2, 1)])
 def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared_before(
-    epoch: int,
-    active_ranks: int,
-    monkeypatch: pytest.MonkeyPatch,
+    epoch: int, active_ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
     trainer = MagicMock(run=load("smoke", [changes]).run)
@@ -122,17 +83,9 @@ def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared
     assert tuple(name for name in calls if name in order) == order
 
 
-@pytest.mark.parametrize(
-    ("correct", "reached"),
-    [
-        (37_950, True),
-        (37_949, False),
-    ],
-)
+@pytest.mark.parametrize(("correct", "reached"), [(37_950, True), (37_949, False)])
 def test_the_target_itself_is_success(
-    correct: int,
-    reached: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    correct: int, reached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides = ["eval.target=0.759", "limits.min_accuracy_by=9 epochs"]
     trainer = Mock(run=load("smoke", overrides).run)
@@ -160,11 +113,7 @@ HEALTHY = [[0.5, 0.2], [0.3, 4.0]]
     ],
 )
 def test_statistics_far_from_the_other_ranks_are_warned_of(
-    ranks: int,
-    rank: int,
-    value: float,
-    odd: str,
-    capsys: pytest.CaptureFixture[str],
+    ranks: int, rank: int, value: float, odd: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     comm = Mock(rank=0)
     sizes = np.array([HEALTHY] * (ranks + 1), np.float32)

@@ -20,13 +20,7 @@ def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:
     for kind, version, payload in codes:
         sizes = (len(payload), 0, 0, 0, 8)
         entries += struct.pack(
-            "<HHIQIIHHIIIQQQ",
-            kind,
-            257,
-            64,
-            *sizes,
-            version,
-            *[0] * 5,
+            "<HHIQIIHHIIIQQQ", kind, 257, 64, *sizes, version, *[0] * 5
         )
         entries += payload
     header = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries))
@@ -35,11 +29,7 @@ def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:
 
 def test_every_entry_of_every_fat_binary_is_found(tmp_path: Path) -> None:
     library = tmp_path / "lib.so"
-    whole = fat_binary(
-        (ELF, 50, b"A" * 40),
-        (PTX, 90, b"B" * 24),
-        (8, 86, b"C" * 8),
-    )
+    whole = fat_binary((ELF, 50, b"A" * 40), (PTX, 90, b"B" * 24), (8, 86, b"C" * 8))
     magic = whole[:4]  # also as data of something else, and at the end
     another = fat_binary((ELF, 80, b""))
     parts = [b"\x7fELF", magic, b"text" * 9, whole, bytes(24), another, magic]
@@ -63,9 +53,7 @@ def test_every_entry_of_every_fat_binary_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_a_gpu_runs_its_own_major_version_or_older_ptx(
-    capability: tuple[int, int],
-    code: dict[str, set[int]],
-    fit: bool,
+    capability: tuple[int, int], code: dict[str, set[int]], fit: bool
 ) -> None:
     assert runs(code, capability) is fit
 

@@ -23,12 +23,7 @@ RNG = np.random.default_rng(0)
 EITHER_TYPE = pytest.mark.parametrize("dtype", ["float32", "float16"])
 
 
-def launch(
-    name: str,
-    dtype: str,
-    *arguments: object,
-    blocks: int = 3,
-) -> None:
+def launch(name: str, dtype: str, *arguments: object, blocks: int = 3) -> None:
     """Run the kernel of a type."""
     kernel = f"{name}_{type_name(dtype)}"
     emulated.EmulatedModule().launch(kernel, blocks, *arguments)
@@ -44,22 +39,14 @@ def filled(shape: Sequence[int], dtype: str) -> nd.NDArray:
 
 
 def losses_of(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    other: float,
-    scale: float,
+    logits: np.ndarray, labels: np.ndarray, other: float, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Losses and the logits' gradients by the kernel."""
     dtype = logits.dtype.name
     held = nd.array(labels)
     losses = filled(labels.shape, "float32")
     gradient = filled(logits.shape, dtype)
-    words = [
-        0,
-        data_address(held),
-        data_address(losses),
-        float_bits(scale),
-    ]
+    words = [0, data_address(held), data_address(losses), float_bits(scale)]
     launch(
         "loss",
         dtype,
@@ -75,14 +62,10 @@ def losses_of(
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize(
-    ("dtype", "scale", "rounding"),
-    [("float32", 1.0, 8e-6), ("float16", 128.0, 6e-4)],
+    ("dtype", "scale", "rounding"), [("float32", 1.0, 8e-6), ("float16", 128.0, 6e-4)]
 )
 def test_losses_and_their_gradients_are_mxnets(
-    dtype: str,
-    scale: float,
-    rounding: float,
-    smoothing: float,
+    dtype: str, scale: float, rounding: float, smoothing: float
 ) -> None:
     loss = Loss(Model(label_smoothing=smoothing), 37)
     logits = 10 * drawn((5, 37), dtype)
@@ -92,18 +75,8 @@ def test_losses_and_their_gradients_are_mxnets(
     with mx.autograd.record():
         expected = loss(wide, nd.array(labels))
     expected.backward()
-    losses, gradient = losses_of(
-        logits,
-        labels,
-        loss.other,
-        scale,
-    )
-    assert_allclose(
-        losses,
-        expected.asnumpy(),
-        rtol=3e-6,
-        atol=3e-6,
-    )
+    losses, gradient = losses_of(logits, labels, loss.other, scale)
+    assert_allclose(losses, expected.asnumpy(), rtol=3e-6, atol=3e-6)
     assert_allclose(
         gradient.astype("float32") / scale,
         wide.grad.asnumpy(),
@@ -141,11 +114,7 @@ def test_scores_that_are_no_numbers_are_no_hits_and_equal_ones_go_by_class() -> 
     scores[0] = np.nan
     labels = nd.array([0, 0, 5])
     operators = emulated.operators()
-    hits = operators.add_hits(
-        nd.array(scores),
-        labels,
-        None,
-    )
+    hits = operators.add_hits(nd.array(scores), labels, None)
     assert hits.asnumpy().tolist() == [1, 1, 3]
 
 
@@ -163,14 +132,7 @@ def results_of(operators: Operators) -> list[nd.NDArray]:
     operators.fill(filled_half, 3)
     operators.fill(b, -2)
     total = operators.add_losses(nd.array([1.5, 2, 4]), None)
-    return [
-        a,
-        b,
-        half,
-        wide,
-        filled_half,
-        operators.join(total, (1, 0)),
-    ]
+    return [a, b, half, wide, filled_half, operators.join(total, (1, 0))]
 
 
 def test_small_operators_do_what_mxnets_do() -> None:
@@ -188,43 +150,16 @@ def test_images_of_both_layouts_get_a_channel_and_a_filter_gets_and_loses_one(
     channels_first = channels_last.transpose(0, 3, 1, 2)
     zeros = np.zeros((2, 5, 4, 1))
     expected = np.concatenate((channels_last, zeros), axis=3).astype(dtype)
-    for images, strides in (
-        (channels_first, (1, 20)),
-        (channels_last, (3, 1)),
-    ):
+    for images, strides in ((channels_first, (1, 20)), (channels_last, (3, 1))):
         held = nd.array(images)
         padded = filled(expected.shape, dtype)
         settings = nd.array([data_address(held)], dtype="int64")
-        launch(
-            "images",
-            dtype,
-            settings,
-            padded,
-            40,
-            20,
-            *strides,
-        )
+        launch("images", dtype, settings, padded, 40, 20, *strides)
         assert_array_equal(padded.asnumpy(), expected)
     narrow = filled(channels_last.shape, dtype)
     wide = filled(expected.shape, dtype)
-    launch(
-        "channels",
-        dtype,
-        padded,
-        narrow,
-        narrow.size,
-        4,
-        3,
-    )
-    launch(
-        "channels",
-        dtype,
-        narrow,
-        wide,
-        wide.size,
-        3,
-        4,
-    )
+    launch("channels", dtype, padded, narrow, narrow.size, 4, 3)
+    launch("channels", dtype, narrow, wide, wide.size, 3, 4)
     assert_array_equal(narrow.asnumpy(), channels_last.astype(dtype))
     assert_array_equal(wide.asnumpy(), expected)
 
@@ -286,12 +221,7 @@ def normed(case: Case, way: str) -> Normed:
     dtype = case.x.dtype.name
     name = type_name(dtype)
     rows, channels = case.x.shape
-    division = Division(
-        Gpu(1, 1 << 20, ()),
-        rows,
-        channels,
-        case.x.itemsize,
-    )
+    division = Division(Gpu(1, 1 << 20, ()), rows, channels, case.x.itemsize)
     maps, addend, dy = (nd.array(a, dtype=dtype) for a in case[:3])
     running, terms, slopes = (
         [filled((channels,), "float32") for _ in range(count)] for count in (2, 4, 4)
@@ -312,21 +242,9 @@ def normed(case: Case, way: str) -> Normed:
     apply = division.apply()._replace(blocks=3, slices=2)
     if way == "whole":
         launch = division.whole()
-        shape = (
-            *launch.maps,
-            FACTOR,
-            EPSILON,
-            relu,
-        )
+        shape = (*launch.maps, FACTOR, EPSILON, relu)
         module.launch(
-            f"norm_{name}",
-            launch.blocks,
-            maps,
-            addend,
-            *found,
-            y,
-            signs,
-            *shape,
+            f"norm_{name}", launch.blocks, maps, addend, *found, y, signs, *shape
         )
         module.launch(
             f"norm_back_{name}",
@@ -347,13 +265,7 @@ def normed(case: Case, way: str) -> Normed:
         partials = filled((launch.partials_bytes // 4,), "float32")
         sums = (partials, counters, *launch.maps)
         module.launch(
-            f"norm_terms_{name}",
-            launch.blocks,
-            maps,
-            *found,
-            *sums,
-            FACTOR,
-            EPSILON,
+            f"norm_terms_{name}", launch.blocks, maps, *found, *sums, FACTOR, EPSILON
         )
         by = (terms[2], terms[3])
         module.launch(
@@ -405,27 +317,14 @@ def normed(case: Case, way: str) -> Normed:
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("adds", [False, True])
 def test_batch_norm_and_its_gradient(
-    adds: bool,
-    relu: bool,
-    rows: int,
-    channels: int,
-    way: str,
-    dtype: str,
+    adds: bool, relu: bool, rows: int, channels: int, way: str, dtype: str
 ) -> None:
     """As NumPy has them in float64; the running statistics as cuDNN keeps them."""
     shape = (rows, channels)
     x, z, dy = (drawn(shape, dtype) for _ in range(3))
     x += 5
     gamma, beta = drawn((2, channels), "float32")
-    case = Case(
-        x,
-        z,
-        dy,
-        gamma,
-        beta,
-        relu,
-        adds,
-    )
+    case = Case(x, z, dy, gamma, beta, relu, adds)
     found = normed(case, way)
     wide = x.astype("float64")
     variance = wide.var(0)
@@ -485,11 +384,7 @@ def test_a_batch_alone_is_in_the_running_statistics_with_momentum_0() -> None:
 @EITHER_TYPE
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
-def test_batch_norm_of_an_evaluation(
-    relu: bool,
-    adds: bool,
-    dtype: str,
-) -> None:
+def test_batch_norm_of_an_evaluation(relu: bool, adds: bool, dtype: str) -> None:
     x = drawn((6, 8), dtype)
     z = drawn((6, 8), dtype)
     statistics = np.abs(drawn((4, 8), "float32"))
@@ -501,12 +396,7 @@ def test_batch_norm_of_an_evaluation(
     y = filled(x.shape, dtype)
     terms = [filled((8,), "float32") for _ in range(4)]
     emulated.EmulatedModule().launch(
-        "running_terms",
-        1,
-        *map(nd.array, statistics),
-        *terms,
-        8,
-        0.01,
+        "running_terms", 1, *map(nd.array, statistics), *terms, 8, 0.01
     )
     launch(
         "normalise",
@@ -523,12 +413,7 @@ def test_batch_norm_of_an_evaluation(
         int(relu),
     )
     rounding = ROUNDING[dtype]
-    assert_allclose(
-        y.asnumpy(),
-        expected,
-        rtol=rounding,
-        atol=rounding,
-    )
+    assert_allclose(y.asnumpy(), expected, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 6), (7, 5)])
@@ -537,11 +422,7 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
     shape = (2, height, width, 3)
     x = nd.array(RNG.integers(-3, 3, shape))
     x.attach_grad()
-    windows = {
-        "kernel": (3, 3),
-        "stride": (2, 2),
-        "pad": (1, 1),
-    }
+    windows = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1)}
     with mx.autograd.record():
         channels_first = x.transpose((0, 3, 1, 2))
         pooled_first = nd.Pooling(channels_first, **windows)
@@ -552,37 +433,12 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
     places = filled(pooled.shape, "uint8")
     gradient = filled(shape, "float32")
     sizes = (y.size, height, width, 3)
-    launch(
-        "max_pool",
-        "float32",
-        x,
-        y,
-        places,
-        *sizes,
-    )
-    launch(
-        "max_pool_back",
-        "float32",
-        slope,
-        places,
-        gradient,
-        *sizes,
-    )
+    launch("max_pool", "float32", x, y, places, *sizes)
+    launch("max_pool_back", "float32", slope, places, gradient, *sizes)
     assert_array_equal(y.asnumpy(), pooled.asnumpy())
-    assert_allclose(
-        gradient.asnumpy(),
-        x.grad.asnumpy(),
-        rtol=1e-6,
-    )
+    assert_allclose(gradient.asnumpy(), x.grad.asnumpy(), rtol=1e-6)
     x[0, 2, 2, 1] = np.nan
-    launch(
-        "max_pool",
-        "float32",
-        x,
-        y,
-        places,
-        *sizes,
-    )
+    launch("max_pool", "float32", x, y, places, *sizes)
     places_of_none = np.argwhere(np.isnan(y.asnumpy()))
     assert places_of_none.tolist() == [[0, 1, 1, 1]]
 

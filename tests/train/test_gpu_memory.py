@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 
 from rn50.train.gpu.memory import ALIGN_BYTES, Buffer, place
 
-USES = st.tuples(
-    st.integers(0, 5000),
-    st.integers(0, 30),
-    st.integers(0, 12),
-)
+USES = st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 12))
 
 
 @given(st.lists(USES, max_size=25))

@@ -88,18 +88,12 @@ Train = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def train(
-    shared: Path,
-    over_gloo: pytest.MonkeyPatch,
-) -> Train:
+def train(shared: Path, over_gloo: pytest.MonkeyPatch) -> Train:
     """`train(FOLDER, *OVERRIDES)`: begins the run in a folder, or goes on with it."""
     drawn = made_once(shared / "forty", lambda folder: packed(folder, SAMPLES))
     data = (f"data.path={drawn}", f"data.synthetic={SAMPLES}")
 
-    def run_one(
-        folder: Path,
-        *overrides: str,
-    ) -> Path:
+    def run_one(folder: Path, *overrides: str) -> Path:
         folder.mkdir(exist_ok=True)
         loaded = load("smoke", [*CONFIG, *data, *overrides])
         resumed = begin_attempt(folder) if any(folder.iterdir()) else None
@@ -115,10 +109,7 @@ def train(
 
 
 @pytest.fixture(scope="module")
-def whole(
-    train: Train,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("lone") / "whole")
 
 
@@ -137,10 +128,7 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert image_flops
     evaluations = metrics(whole, "eval")
     places = [(e["epoch"], e["step"], e["total"]) for e in evaluations]
-    assert places == [
-        (2, 8, 20),
-        (4, 12, 20),
-    ]
+    assert places == [(2, 8, 20), (4, 12, 20)]
     expected = {
         "status": "aborted",
         "target": 0.999,
@@ -178,9 +166,7 @@ def test_what_a_run_leaves(whole: Path) -> None:
 
 
 def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
-    train: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host is up to two steps ahead, which is a whole epoch here, with a checkpoint after each
     of a block."""
@@ -209,27 +195,15 @@ def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
 
 @pytest.mark.parametrize(
     ("limit", "stops_at"),
-    [
-        ("limits.time_s=0.001", 3),
-        ("limits.epochs=1", 4),
-        ("limits.epochs=2", 8),
-    ],
+    [("limits.time_s=0.001", 3), ("limits.epochs=1", 4), ("limits.epochs=2", 8)],
 )
 def test_a_run_that_stopped_goes_on_bit_for_bit(
-    train: Train,
-    whole: Path,
-    tmp_path: Path,
-    limit: str,
-    stops_at: int,
+    train: Train, whole: Path, tmp_path: Path, limit: str, stops_at: int
 ) -> None:
     """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
     it goes on, with norms: a point's loss is the mean over its steps, whichever they are."""
     folder = train(tmp_path / "run", limit)
-    stopped = {
-        "by": "",
-        "step": stops_at,
-        "limit": limit.partition("=")[0],
-    }
+    stopped = {"by": "", "step": stops_at, "limit": limit.partition("=")[0]}
     assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
     assert stop_of(folder) == "aborted"
@@ -243,11 +217,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
         assert result(folder)[key] == result(whole)[key]
     assert of_training(folder) == of_training(whole)
     points = {point["step"]: point for point in metrics(folder, "train")}
-    for point, steps in zip(
-        metrics(whole, "train"),
-        STEPS_OF_POINTS,
-        strict=True,
-    ):
+    for point, steps in zip(metrics(whole, "train"), STEPS_OF_POINTS, strict=True):
         for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
             assert points[point["step"]][key] == point[key]
         if steps[0] <= stops_at:
@@ -257,10 +227,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
 
 
 def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
-    train: Train,
-    whole: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start_clock = RunContext.start_clock
 
@@ -271,11 +238,7 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
     with monkeypatch.context() as patch:
         patch.setattr(RunContext, "start_clock", stop_at_once)
         folder = train(tmp_path / "run")
-    assert result(folder)["stopped"] == {
-        "by": "asked",
-        "step": 0,
-        "limit": None,
-    }
+    assert result(folder)["stopped"] == {"by": "asked", "step": 0, "limit": None}
     assert "images_per_s" not in result(folder)
     train(folder)
     assert result(folder)["resumed_after_step"] == 0
@@ -284,9 +247,7 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
 
 
 def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
-    train: Train,
-    whole: Path,
-    tmp_path: Path,
+    train: Train, whole: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     for budget, stops_at in ((1, 4), (1, 4), (2, 8), (1, 8)):
@@ -300,10 +261,7 @@ def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    train: Train,
-    whole: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = train(tmp_path / "run", "limits.epochs=2")
     log = folder / "result_0.txt"
@@ -311,13 +269,7 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     def hour_ahead(ms: re.Match[str]) -> str:
         return str(int(ms[0]) + 3_600_000)
 
-    log.write_text(
-        re.sub(
-            r'(?<="time_ms": )\d+',
-            hour_ahead,
-            log.read_text(),
-        )
-    )
+    log.write_text(re.sub(r'(?<="time_ms": )\d+', hour_ahead, log.read_text()))
     last_ms = max(event.time_ms for event in read_events(log))
     newest = checkpoints_in(folder / "checkpoint")[-1]
     content = bytearray(newest.read_bytes())
@@ -335,10 +287,7 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     assert last_ms < stamps[-1] < last_ms + 600_000
 
 
-def test_two_states_a_weight_go_on_bit_for_bit(
-    train: Train,
-    tmp_path: Path,
-) -> None:
+def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     resumed = tmp_path / "resumed"
     akiba = "optimizer.variant=akiba"
@@ -350,9 +299,7 @@ def test_two_states_a_weight_go_on_bit_for_bit(
 
 
 def test_reading_before_the_clock_is_refused(
-    train: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_sources = trainer.build_sources
 
@@ -368,9 +315,7 @@ def test_reading_before_the_clock_is_refused(
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
-    train: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = []
     for owner, name in (
@@ -381,11 +326,7 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
     ):
         action = getattr(owner, name)
 
-        def noted(
-            *arguments: Any,
-            name: str = name,
-            action: Any = action,
-        ) -> Any:
+        def noted(*arguments: Any, name: str = name, action: Any = action) -> Any:
             order.append(name)
             return action(*arguments)
 

@@ -46,10 +46,7 @@ def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
 
 
 @pytest.mark.usefixtures("soon")
-@given(
-    st.lists(st.booleans(), max_size=80),
-    st.floats(MIN_SCALE, MAX_SCALE),
-)
+@given(st.lists(st.booleans(), max_size=80), st.floats(MIN_SCALE, MAX_SCALE))
 def test_it_stays_within_bounds_and_ends_at_the_lower_one(
     answers: list[bool], start: float
 ) -> None:
@@ -86,11 +83,7 @@ def test_the_batch_decides_where_a_dynamic_one_starts() -> None:
 def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(
     bad: float,
 ) -> None:
-    types = {
-        200: "float32",
-        90: "float16",
-        70: "float16",
-    }
+    types = {200: "float32", 90: "float16", 70: "float16"}
     flat = [nd.ones(size, dtype=dtype) for size, dtype in types.items()]
     scaler = LossScaler("dynamic(256)", flat)
     scaler.zero_nonfinite(1)
@@ -112,39 +105,25 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
     first.zero_nonfinite(9)
     resumed.restore(first.state())
     checks = ((9, 256.0, True),)
-    state = LossScaleState(
-        value=256.0,
-        growth_tracker=1999,
-        checks=checks,
-    )
+    state = LossScaleState(value=256.0, growth_tracker=1999, checks=checks)
     assert resumed.state() == state
     assert resumed.value_at(8 + CHECK_DELAY_STEPS) == 256.0
     assert resumed.value_at(9 + CHECK_DELAY_STEPS) == 512.0
 
 
 BY_EITHER_OPERATORS = pytest.mark.parametrize(
-    "operators",
-    [Operators(mx.cpu()), emulated.operators()],
+    "operators", [Operators(mx.cpu()), emulated.operators()]
 )
 
 
 def updater_of_a_tensor(
-    operators: Operators,
-    variant: str,
-    dtype: str,
+    operators: Operators, variant: str, dtype: str
 ) -> tuple[gluon.Parameter, Updater]:
     """A weight, drawn alike each time, and its updater with a dynamic scale that starts at 64."""
-    settings = Optimizer(
-        variant=variant,
-        base_lr=0.1,
-        weight_decay=1e-2,
-    )
+    settings = Optimizer(variant=variant, base_lr=0.1, weight_decay=1e-2)
     parameter = gluon.Parameter("fc_weight", shape=(8, 8))
     mx.random.seed(0)
-    parameter.initialize(
-        mx.init.Normal(0.5),
-        ctx=mx.cpu(),
-    )
+    parameter.initialize(mx.init.Normal(0.5), ctx=mx.cpu())
     parameter.cast(dtype)
     gradients = [parameter.grad().reshape(-1)]
     scaler = LossScaler("dynamic(64)", () if operators.planned else gradients)
@@ -161,17 +140,11 @@ def updater_of_a_tensor(
 
 @pytest.mark.parametrize(
     ("variant", "dtype"),  # Akiba's update has no masters
-    [
-        ("nvidia", "float32"),
-        ("fujitsu", "float16"),
-        ("akiba", "float32"),
-    ],
+    [("nvidia", "float32"), ("fujitsu", "float16"), ("akiba", "float32")],
 )
 @BY_EITHER_OPERATORS
 def test_a_step_that_overflows_is_momentum_alone(
-    operators: Operators,
-    variant: str,
-    dtype: str,
+    operators: Operators, variant: str, dtype: str
 ) -> None:
     parameter, updater = updater_of_a_tensor(operators, variant, dtype)
 
@@ -189,18 +162,9 @@ def test_a_step_that_overflows_is_momentum_alone(
     parameter.grad()[3, 3] = np.inf
     updater.step(2, now)
     after, moved = weight_and_velocity()
-    np.testing.assert_allclose(
-        moved,
-        0.5 * velocity,
-        rtol=1e-6,
-    )
+    np.testing.assert_allclose(moved, 0.5 * velocity, rtol=1e-6)
     step = 0.1 * moved if variant == "akiba" else moved
-    np.testing.assert_allclose(
-        after,
-        weight + step,
-        rtol=1e-6,
-        atol=1e-7,
-    )
+    np.testing.assert_allclose(after, weight + step, rtol=1e-6, atol=1e-7)
     assert updater.scaler.value_at(1 + CHECK_DELAY_STEPS) == 64.0
     assert updater.scaler.value_at(2 + CHECK_DELAY_STEPS) == 32.0
 
@@ -224,6 +188,5 @@ def test_a_rank_without_a_share_of_the_batch_changes_its_scale_at_the_same_step(
         updater_of_idle.step(step, now)
     assert scale == 32.0
     np.testing.assert_array_equal(
-        weight_of_idle.data().asnumpy(),
-        weight.data().asnumpy(),
+        weight_of_idle.data().asnumpy(), weight.data().asnumpy()
     )

@@ -23,11 +23,7 @@ ASK = """extern "C" int MPI_Get_library_version(char *text, int *length) {
 MVAPICH = "MVAPICH2 Version      : 2.3.7"
 
 
-def compile_library(
-    path: Path,
-    source: str,
-    *options: str,
-) -> Path:
+def compile_library(path: Path, source: str, *options: str) -> Path:
     """A shared library whose own name is that of its file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     command = f"g++ -shared -fPIC -x c++ - -x none -o {path} -Wl,-soname,{path.name}"
@@ -43,11 +39,7 @@ def compile_library(
 def test_the_library_is_the_loaders_choice(tmp_path: Path) -> None:
     mpi = compile_library(tmp_path / "own/lib/libmpi.so.12", ASK % MVAPICH)
     options = ("-Wl,-rpath,$ORIGIN/own/lib", str(mpi))
-    linked = compile_library(
-        tmp_path / "mpi_lib.so",
-        "",
-        *options,
-    )
+    linked = compile_library(tmp_path / "mpi_lib.so", "", *options)
     assert linked_mpi(linked) == MpiLibrary(str(mpi), "mvapich")
 
 
@@ -60,25 +52,15 @@ def test_horovods_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("libmpi.so.40", "openmpi"),
-        ("libmpi_usempif08.so.40", None),
-    ],
+    ("name", "family"), [("libmpi.so.40", "openmpi"), ("libmpi_usempif08.so.40", None)]
 )
 def test_whose_it_is_by_its_name(
-    name: str,
-    family: Family | None,
-    tmp_path: Path,
+    name: str, family: Family | None, tmp_path: Path
 ) -> None:
     """libmpi.so.40 gives no version; the other, which is for Fortran, comes with MPI's own."""
     mpi = compile_library(tmp_path / name, ASK % "")
     options = (f"-Wl,-rpath,{tmp_path}", str(mpi))
-    linked = compile_library(
-        tmp_path / "mpi_lib.so",
-        "",
-        *options,
-    )
+    linked = compile_library(tmp_path / "mpi_lib.so", "", *options)
     expected = MpiLibrary(str(mpi), family) if family else None
     assert linked_mpi(linked) == expected
 
@@ -98,10 +80,7 @@ def test_whose_it_is_by_its_name(
         ("", None),
     ],
 )
-def test_what_a_library_says_of_itself(
-    version: str,
-    family: str | None,
-) -> None:
+def test_what_a_library_says_of_itself(version: str, family: str | None) -> None:
     assert family_of(version) == family
 
 

@@ -38,8 +38,5 @@ def test_a_python_without_rn50_loads_mxnet_and_prints_nothing_else(
         "import sys, mxnet_import; sys.meta_path.insert(0, mxnet_import.MXNetFinder())"
     )
     code = "import sys, mxnet as mx; print(mx.__version__); assert 'rn50' not in sys.modules"
-    done = finished(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(tmp_path)},
-    )
+    done = finished([sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)})
     assert (done.stdout, done.stderr) == ("1.9.1\n", "")

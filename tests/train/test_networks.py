@@ -31,14 +31,7 @@ CPU = Operators(mx.cpu())
 # Small enough to run, with their crop sizes: every network, stem and kind of block.
 SMALL = {
     "tiny": (Model(depth="tiny", width=8), 64),
-    "small stem": (
-        Model(
-            depth="tiny",
-            width=8,
-            stem="small",
-        ),
-        32,
-    ),
+    "small stem": (Model(depth="tiny", width=8, stem="small"), 32),
     "18": (Model(depth=18, width=8), 64),
     "alexnet": (Model(network="alexnet"), 64),
     "googlenet": (Model(network="googlenet"), 64),
@@ -61,9 +54,7 @@ TO_NCHW = (0, 3, 1, 2)
     ],
 )
 def test_parameters_are_those_of_the_literature(
-    model: Model,
-    tensors: int,
-    count: int,
+    model: Model, tensors: int, count: int
 ) -> None:
     parameters = trainable(build_network(model, 1000, crop_px=224))
     assert len(parameters) == tensors
@@ -81,27 +72,15 @@ def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: Any) -> N
     last = joined[-1]
     images = image_shape(net, 1, 224)
     _, shapes, _ = inner[last].infer_shape(images=images)
-    expected = {
-        "NCHW": (1, 1024, 7, 7),
-        "NHWC": (1, 7, 7, 1024),
-    }
+    expected = {"NCHW": (1, 1024, 7, 7), "NHWC": (1, 7, 7, 1024)}
     assert shapes == [expected[layout]]
 
 
-def built(
-    case: str,
-    **changes: str,
-) -> Any:
+def built(case: str, **changes: str) -> Any:
     """(training network, evaluation network, loss) of a case, for five classes."""
     model, px = SMALL[case]
     model = model.model_copy(update=changes)
-    return build_networks(
-        model,
-        5,
-        crop_px=px,
-        seed=3,
-        operators=CPU,
-    )
+    return build_networks(model, 5, crop_px=px, seed=3, operators=CPU)
 
 
 def random_images(case: str) -> np.ndarray:
@@ -156,43 +135,22 @@ def test_initial_scale_is_he_normal_but_for_the_classifier() -> None:
     assert not bias.any()
 
 
-def channels_first_convolution(
-    convolution: Any,
-    transpose: Any,
-) -> Any:
+def channels_first_convolution(convolution: Any, transpose: Any) -> Any:
     """MXNet's convolution with NHWC computed as NCHW: a CPU has no other."""
 
-    def compute(
-        x: Any,
-        weight: Any,
-        *bias: Any,
-        layout: str,
-        **kwargs: Any,
-    ) -> Any:
+    def compute(x: Any, weight: Any, *bias: Any, layout: str, **kwargs: Any) -> Any:
         if layout == "NCHW":
-            return convolution(
-                x,
-                weight,
-                *bias,
-                **kwargs,
-            )
+            return convolution(x, weight, *bias, **kwargs)
         first = (transpose(array, axes=TO_NCHW) for array in (x, weight))
-        return transpose(
-            convolution(*first, *bias, **kwargs),
-            axes=TO_NHWC,
-        )
+        return transpose(convolution(*first, *bias, **kwargs), axes=TO_NHWC)
 
     return compute
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    ["18", "alexnet", "googlenet"],
-)
+@pytest.mark.parametrize("case", ["18", "alexnet", "googlenet"])
 def test_both_layouts_are_the_same_function(
-    case: str,
-    monkeypatch: pytest.MonkeyPatch,
+    case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits, losses, all gradients, and what evaluation gets of the same draw; only the
     convolution of NHWC is another than on a GPU."""
@@ -211,33 +169,15 @@ def test_both_layouts_are_the_same_function(
         mx.random.seed(1)  # dropout, after which all is of one order in both
         with autograd.record():
             logits = net(nd.array(in_layout))
-            losses = loss(
-                logits,
-                nd.array([0, 1, 2, 3]),
-            )
+            losses = loss(logits, nd.array([0, 1, 2, 3]))
         losses.backward()
         gradients = {p.name: p.grad().asnumpy() for p in trainable(net)}
-        computed.append(
-            (
-                logits.asnumpy(),
-                losses.asnumpy(),
-                gradients,
-            )
-        )
+        computed.append((logits.asnumpy(), losses.asnumpy(), gradients))
     first, last = computed
     logits, losses, gradients = first
     turned_logits, turned_losses, turned = last
-    np.testing.assert_allclose(
-        turned_logits,
-        logits,
-        rtol=1e-3,
-        atol=1e-4,
-    )
-    np.testing.assert_allclose(
-        turned_losses,
-        losses,
-        rtol=1e-3,
-    )
+    np.testing.assert_allclose(turned_logits, logits, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(turned_losses, losses, rtol=1e-3)
     for name, expected in gradients.items():
         assert np.isfinite(expected).all(), name
         assert expected.any(), name
@@ -246,11 +186,7 @@ def test_both_layouts_are_the_same_function(
         # Rounding decides some maxima of the poolings: 0.3 % of the largest in GoogLeNet's first.
         close = 0.02 * np.abs(expected).max()
         np.testing.assert_allclose(
-            turned[name],
-            expected,
-            rtol=0,
-            atol=close,
-            err_msg=name,
+            turned[name], expected, rtol=0, atol=close, err_msg=name
         )
 
 
@@ -267,10 +203,7 @@ def test_dropout_follows_the_seed_of_the_thread_that_trains() -> None:
         mx.random.seed(seed)
         return train_logits()
 
-    def run_in_thread(
-        target: Any,
-        *arguments: int,
-    ) -> None:
+    def run_in_thread(target: Any, *arguments: int) -> None:
         thread = threading.Thread(target=target, args=arguments)
         thread.start()
         thread.join()
@@ -284,10 +217,7 @@ def test_dropout_follows_the_seed_of_the_thread_that_trains() -> None:
 
 def test_local_norm_is_that_of_alexnets_paper() -> None:
     """Krizhevsky et al., 2012, section 3.3: k = 2, n = 5, alpha = 1e-4, beta = 0.75."""
-    x = np.random.default_rng(0).normal(
-        scale=300,
-        size=(2, 9, 3, 3),
-    )
+    x = np.random.default_rng(0).normal(scale=300, size=(2, 9, 3, 3))
     expected = np.empty_like(x)
     for i in range(9):
         window = x[:, max(0, i - 2) : i + 3]
@@ -301,11 +231,7 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
         images = nd.array(x, dtype=dtype)
         normed = first(images).asnumpy()
         assert normed.dtype == dtype
-        np.testing.assert_allclose(
-            normed,
-            expected,
-            rtol=close,
-        )
+        np.testing.assert_allclose(normed, expected, rtol=close)
         turned = nd.array(x.transpose(TO_NHWC), dtype=dtype)
         again = last(turned).asnumpy().transpose(TO_NCHW)
         np.testing.assert_array_equal(again, normed)
@@ -323,9 +249,7 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
     ],
 )
 def test_what_a_network_or_a_device_lacks_is_refused(
-    preset: str,
-    good: list[str],
-    bad: str,
+    preset: str, good: list[str], bad: str
 ) -> None:
     check_supported(load(preset, good).run)
     with refused(f"^{bad.partition('=')[0]}: "):
@@ -340,16 +264,9 @@ def test_loss_against_its_definition(smoothing: float) -> None:
     labels = np.array([0, 5, 2, 3, 3])
     powers = np.exp(logits)
     p = powers / powers.sum(axis=1, keepdims=True)
-    target = np.full(
-        (5, classes),
-        smoothing / (classes - 1),
-    )
+    target = np.full((5, classes), smoothing / (classes - 1))
     target[np.arange(5), labels] = 1 - smoothing
     loss = Loss(Model(label_smoothing=smoothing), classes)
     losses = loss(nd.array(logits), nd.array(labels)).asnumpy()
     expected = -(target * np.log(p)).sum(axis=1)
-    np.testing.assert_allclose(
-        losses,
-        expected,
-        rtol=1e-5,
-    )
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)

@@ -6,12 +6,7 @@ from rn50.train.gpu.code import PLAN_CAPABILITIES
 from rn50.train.gpu.norms import ANY, TABLE, Division, Gpu, Norms, Row, choose, gpu_of
 
 H200 = TABLE[9, 0]
-SHAPES = {
-    "stem": (112, 64),
-    "wide": (56, 256),
-    "deep": (7, 2048),
-    "odd": (7, 13),
-}
+SHAPES = {"stem": (112, 64), "wide": (56, 256), "deep": (7, 2048), "odd": (7, 13)}
 
 
 def test_every_gpu_of_the_plan_has_a_row_for_every_batch() -> None:
@@ -26,10 +21,7 @@ def test_every_gpu_of_the_plan_has_a_row_for_every_batch() -> None:
 def test_the_first_row_that_holds_a_batch_chooses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = (
-        Row(64, Norms.OWN),
-        Row(ANY, Norms.EPILOGUE),
-    )
+    rows = (Row(64, Norms.OWN), Row(ANY, Norms.EPILOGUE))
     monkeypatch.setitem(TABLE, (8, 9), H200._replace(rows=rows))
     assert choose((8, 9), 64) is Norms.OWN
     assert choose((8, 9), 65) is Norms.EPILOGUE
@@ -39,18 +31,11 @@ def test_the_first_row_that_holds_a_batch_chooses(
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("gpu", TABLE.values(), ids=map(str, TABLE))
 def test_a_launch_fills_the_gpu_and_leaves_few_sums(
-    gpu: Gpu,
-    shape: str,
-    images: int,
+    gpu: Gpu, shape: str, images: int
 ) -> None:
     side, channels = SHAPES[shape]
     rows = images * side * side
-    division = Division(
-        gpu,
-        rows,
-        channels,
-        2,
-    )
+    division = Division(gpu, rows, channels, 2)
     sums = division.sums()
     apply = division.apply()
     assert max(sums.blocks, apply.blocks) <= max(4 * gpu.multiprocessors, channels)
@@ -62,12 +47,7 @@ def test_a_launch_fills_the_gpu_and_leaves_few_sums(
 
 def test_small_maps_that_the_cache_holds_are_one_launch() -> None:
     def is_one_launch(gpu: Gpu, images: int, side: int) -> bool:
-        division = Division(
-            gpu,
-            images * side**2,
-            2048,
-            2,
-        )
+        division = Division(gpu, images * side**2, 2048, 2)
         return division.is_one_launch(2)
 
     assert is_one_launch(H200, 32, 7)

@@ -31,11 +31,7 @@ SHAPES = {
     "fc_weight": (7, 8),
     "fc_bias": (7,),
 }
-SCALES = {
-    "zero_weight": 0.0,
-    "tiny_weight": 1e-3,
-    "small_weight": 5e-3,
-}
+SCALES = {"zero_weight": 0.0, "tiny_weight": 1e-3, "small_weight": 5e-3}
 BATCH = 16
 Parameters = dict[str, gluon.Parameter]
 
@@ -72,11 +68,7 @@ def values_of(parameters: Parameters) -> dict[str, Any]:
 class Reference:
     """v <- mu v + lr trust (g / B + wd w);  w <- w - v, written out in float64."""
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        s: Optimizer,
-    ) -> None:
+    def __init__(self, parameters: Parameters, s: Optimizer) -> None:
         self.w = values_of(parameters)
         self.v = dict.fromkeys(self.w, 0.0)
         self.s = s
@@ -86,11 +78,7 @@ class Reference:
         self.rule = rule._replace(**given)
         self.last_lr = 0.0
 
-    def step(
-        self,
-        gradients: dict[str, Any],
-        now: Settings,
-    ) -> None:
+    def step(self, gradients: dict[str, Any], now: Settings) -> None:
         mu = now.momentum
         if self.rule.momentum_correction and self.last_lr > 0:
             mu *= now.lr / self.last_lr
@@ -106,12 +94,7 @@ class Reference:
             self.v[name] = mu * self.v[name] + change
             self.w[name] = w - self.v[name]
 
-    def trust(
-        self,
-        w: np.ndarray,
-        g: np.ndarray,
-        decay: float,
-    ) -> float:
+    def trust(self, w: np.ndarray, g: np.ndarray, decay: float) -> float:
         norm_w = np.sqrt((w**2).sum())
         norm_g = np.sqrt((g**2).sum())
         if self.s.variant == "fujitsu":
@@ -138,20 +121,11 @@ def build() -> Parameters:
 
 
 def updater_of(
-    parameters: Parameters,
-    settings: Optimizer,
-    path: str,
-    **more: Any,
+    parameters: Parameters, settings: Optimizer, path: str, **more: Any
 ) -> optimizer.Updater:
     """fused: of a CPU; multi_tensor: MXNet's, which GPUs up to 8.9 take; own: our CUDA kernels."""
     operators = emulated.operators() if path == "own" else Operators(mx.cpu())
-    updater = updater_for(
-        operators,
-        list(parameters.values()),
-        settings,
-        [],
-        **more,
-    )
+    updater = updater_for(operators, list(parameters.values()), settings, [], **more)
     if path == "multi_tensor":
         pytest.MonkeyPatch().setattr(updater, "fused", False)
     return updater
@@ -195,10 +169,7 @@ CASES: list[tuple[str, str, dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("variant", "path", "overrides", "per_call"),
-    CASES,
-)
+@pytest.mark.parametrize(("variant", "path", "overrides", "per_call"), CASES)
 def test_matches_the_reference(
     variant: str,
     path: str,
@@ -207,12 +178,7 @@ def test_matches_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "MAX_TENSORS_PER_CALL", per_call)
-    s = Optimizer(
-        variant=variant,
-        base_lr=9.0,
-        weight_decay=5e-2,
-        **overrides,
-    )
+    s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2, **overrides)
     base_lr = 0.2 if variant == "sgd" else 9.0
     parameters = build()
     updater = updater_of(parameters, s, path)
@@ -222,15 +188,7 @@ def test_matches_the_reference(
         momentum = 0.9 if step < 15 else 0.94
         batch = BATCH if step < 10 else 2 * BATCH
         now = Settings(lr, momentum, batch)
-        reference.step(
-            take_step(
-                updater,
-                parameters,
-                step,
-                now,
-            ),
-            now,
-        )
+        reference.step(take_step(updater, parameters, step, now), now)
     # MXNet's multi_sum_sq adds up in float32, one by one: its norms are off by 5e-6 and more.
     tolerance = 2e-5 if path == "multi_tensor" else 2e-6
     for name, expected in reference.w.items():
@@ -251,50 +209,24 @@ MEASURED = [
 
 @pytest.mark.parametrize(("variant", "path", "dtype"), MEASURED)
 def test_measured_norms_are_those_of_the_update_and_change_no_bit(
-    variant: str,
-    path: str,
-    dtype: str,
+    variant: str, path: str, dtype: str
 ) -> None:
     """Of the weights before the update and the mean gradients, without the loss scale."""
-    s = Optimizer(
-        variant=variant,
-        base_lr=9.0,
-        weight_decay=5e-2,
-    )
+    s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2)
     parameters = build_as(dtype)
-    updater = updater_of(
-        parameters,
-        s,
-        path,
-        scaler=LossScaler(64.0),
-    )
+    updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
     others = build_as(dtype)
-    measured = updater_of(
-        others,
-        s,
-        path,
-        scaler=LossScaler(64.0),
-    )
+    measured = updater_of(others, s, path, scaler=LossScaler(64.0))
     now = Settings(0.1, 0.9, BATCH)
     for step in (6, 7):
         w = masters_of(others, measured)
-        gradients = take_step(
-            updater,
-            parameters,
-            step,
-            now,
-            dtype,
-        )
+        gradients = take_step(updater, parameters, step, now, dtype)
         for name, p in others.items():
             p.grad()[:] = gradients[name] * 64.0
         norms = measured.norms(measured.measured_step(step, now))
         expected = norms_of(w, gradients, Reference(build(), s))
         for quantity, values in norms.items():
-            assert values == pytest.approx(
-                expected[quantity],
-                rel=2e-5,
-                nan_ok=True,
-            )
+            assert values == pytest.approx(expected[quantity], rel=2e-5, nan_ok=True)
         after = values_of(others)
         for name, value in values_of(parameters).items():
             assert (value == after[name]).all()
@@ -308,10 +240,7 @@ def build_as(dtype: str) -> Parameters:
     return parameters
 
 
-def masters_of(
-    parameters: Parameters,
-    updater: optimizer.Updater,
-) -> dict[str, Any]:
+def masters_of(parameters: Parameters, updater: optimizer.Updater) -> dict[str, Any]:
     """The float32 weights, in float64."""
     w = values_of(parameters)
     for name, array in updater.arrays().items():
@@ -322,9 +251,7 @@ def masters_of(
 
 
 def norms_of(
-    w: dict[str, Any],
-    gradients: dict[str, Any],
-    reference: Reference,
+    w: dict[str, Any], gradients: dict[str, Any], reference: Reference
 ) -> dict[str, dict[str, float]]:
     """What a step should measure, by quantity and tensor."""
     expected = defaultdict[str, dict[str, Any]](dict)
@@ -349,39 +276,18 @@ def norms_of(
 
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 @pytest.mark.parametrize("variant", ["sgd", "fujitsu"])
-def test_float16_weights_follow_float32_masters(
-    variant: str,
-    path: str,
-) -> None:
+def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None:
     """The paths of GPUs, which run on a CPU too: small steps survive float16."""
-    s = Optimizer(
-        variant=variant,
-        base_lr=0.01,
-        weight_decay=1e-3,
-    )
+    s = Optimizer(variant=variant, base_lr=0.01, weight_decay=1e-3)
     parameters = build()
     for name, p in parameters.items():
         if name.endswith("weight"):
             p.cast("float16")
-    updater = updater_of(
-        parameters,
-        s,
-        path,
-        scaler=LossScaler(64.0),
-    )
+    updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
     reference = Reference(parameters, s)
     now = Settings(0.01, 0.9, BATCH)
     for step in range(1, 40):
-        reference.step(
-            take_step(
-                updater,
-                parameters,
-                step,
-                now,
-                "float16",
-            ),
-            now,
-        )
+        reference.step(take_step(updater, parameters, step, now, "float16"), now)
     for name, expected in reference.w.items():
         weight = parameters[name].data().asnumpy()
         master = updater.arrays().get(f"master/{name}")
@@ -390,28 +296,15 @@ def test_float16_weights_follow_float32_masters(
             np.testing.assert_array_equal(weight, master.astype(np.float16))
             weight = master
         assert weight.dtype == np.float32
-        np.testing.assert_allclose(
-            weight,
-            expected,
-            rtol=2e-3,
-            atol=2e-4,
-            err_msg=name,
-        )
+        np.testing.assert_allclose(weight, expected, rtol=2e-3, atol=2e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("norm_w", "norm_g", "ratio"),
-    [
-        (6.400, 0.001734, 3690.9),
-        (0.098, 0.004909, 19.96),
-    ],
+    ("norm_w", "norm_g", "ratio"), [(6.400, 0.001734, 3690.9), (0.098, 0.004909, 19.96)]
 )
 def test_the_trust_ratios_of_you_et_al_table_3(
-    norm_w: float,
-    norm_g: float,
-    ratio: float,
-    path: str,
+    norm_w: float, norm_g: float, ratio: float, path: str
 ) -> None:
     """AlexNet's fc6.1 and conv1.1, where they print 3690 and 20."""
     layer = gluon.Parameter("fc_weight", shape=(4, 4))
@@ -427,18 +320,9 @@ def test_the_trust_ratios_of_you_et_al_table_3(
 
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 def test_rmsprop_warmup_against_its_formula(path: str) -> None:
-    s = Optimizer(
-        variant="akiba",
-        base_lr=0.5,
-        weight_decay=1e-2,
-    )
+    s = Optimizer(variant="akiba", base_lr=0.5, weight_decay=1e-2)
     parameters = build()
-    updater = updater_of(
-        parameters,
-        s,
-        path,
-        epoch_at=lambda step: step / 2,
-    )
+    updater = updater_of(parameters, s, path, epoch_at=lambda step: step / 2)
     w = values_of(parameters)
     m = dict.fromkeys(w, 0.0)
     d = dict.fromkeys(w, 0.0)
@@ -456,30 +340,16 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
             d[n] = 0.9 * d[n] - rate * g
             w[n] = w[n] + 0.01 * d[n]
     for name, p in parameters.items():
-        np.testing.assert_allclose(
-            p.data().asnumpy(),
-            w[name],
-            rtol=1e-4,
-            atol=1e-6,
-        )
+        np.testing.assert_allclose(p.data().asnumpy(), w[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
     """The warm-up on zeros relies on it."""
     parameters = build()
-    updater = updater_of(
-        parameters,
-        Optimizer(variant=variant),
-        "own",
-    )
+    updater = updater_of(parameters, Optimizer(variant=variant), "own")
     before = values_of(parameters)
-    take_step(
-        updater,
-        parameters,
-        1,
-        Settings(0.0, 0.0, BATCH),
-    )
+    take_step(updater, parameters, 1, Settings(0.0, 0.0, BATCH))
     updater.reset()
     for name, values in values_of(parameters).items():
         assert (values == before[name]).all()

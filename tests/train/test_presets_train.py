@@ -24,11 +24,7 @@ from rn50.train.trainer import Trainer, start_up
 from tests.conftest import metrics
 
 pytestmark = pytest.mark.slow
-SMALL_PX = {
-    "resnet": (32, 36),
-    "alexnet": (64, 72),
-    "googlenet": (64, 72),
-}
+SMALL_PX = {"resnet": (32, 36), "alexnet": (64, 72), "googlenet": (64, 72)}
 
 
 # Not size, and nothing else may differ: a CPU has no float16 GEMM, no NHWC, and MPI no torus.
@@ -53,18 +49,11 @@ def shrunk_batches(run: Run) -> list[int]:
     return [factor * batch // unit for batch in batches]
 
 
-def smoke_overlay(
-    run: Run,
-    folder: str,
-) -> list[str]:
+def smoke_overlay(run: Run, folder: str) -> list[str]:
     """Overrides that make `run` a run of one CPU rank on the images of `small_data`."""
     first, *others, reference = shrunk_batches(run)
     changes = [
-        {
-            "after_epoch": change.after_epoch,
-            "per_rank": batch,
-            "active_ranks": 1,
-        }
+        {"after_epoch": change.after_epoch, "per_rank": batch, "active_ranks": 1}
         for change, batch in zip(run.batch.changes, others, strict=True)
     ]
     crop_px, eval_resize_px = SMALL_PX[run.model.network]
@@ -92,10 +81,7 @@ def smoke_overlay(
     return [f"{key}={json.dumps(value)}" for key, value in overlay.items()]
 
 
-def too_small_a_change(
-    run: Run,
-    tensor: str,
-) -> bool:
+def too_small_a_change(run: Run, tensor: str) -> bool:
     """Inner gammas (1) of a residual branch whose last gamma (0) has made one step of warm-up.
 
     Their gradient is that gamma times the usual one, and their change less than a bit of a float32.
@@ -110,20 +96,14 @@ def weights(trainer: Trainer) -> dict[str, np.ndarray]:
 @pytest.mark.usefixtures("over_gloo")
 @pytest.mark.parametrize("name", list_presets())
 def test_preset_takes_two_steps_and_evaluates(
-    name: str,
-    small_data: Path,
-    tmp_path: Path,
+    name: str, small_data: Path, tmp_path: Path
 ) -> None:
     """Cut off after two steps, then evaluated: the calls and the order of `run`."""
     overlay = smoke_overlay(load(name).run, str(small_data))
     loaded = load(name, overlay)
     run = loaded.run
     check_supported(run)
-    context = RunContext(
-        loaded,
-        tmp_path,
-        ProcessInfo(0, 1, 0, "here"),
-    )
+    context = RunContext(loaded, tmp_path, ProcessInfo(0, 1, 0, "here"))
     context.prepare()
     trainer = start_up(context)
     before = weights(trainer)
@@ -159,7 +139,4 @@ def test_preset_takes_two_steps_and_evaluates(
         operators=trainer.comm.operators,
     )
     for p in trainable(drawn):
-        np.testing.assert_array_equal(
-            p.data().asnumpy(),
-            before[p.name],
-        )
+        np.testing.assert_array_equal(p.data().asnumpy(), before[p.name])

@@ -52,10 +52,7 @@ class Published(NamedTuple):
     """Each epoch ends with a padded batch of its own."""
 
 
-def _last_from(
-    values: dict[int, T],
-    epoch: int,
-) -> T:
+def _last_from(values: dict[int, T], epoch: int) -> T:
     """The value that is in force after `epoch` epochs."""
     return values[max(after for after in values if after <= epoch)]
 
@@ -73,11 +70,7 @@ def walk(run: Published) -> Iterator[At]:
             yield At(step, before, done, batch)
 
 
-def nvidia(
-    base: float,
-    warmup: float,
-    length: int,
-) -> Curve:
+def nvidia(base: float, warmup: float, length: int) -> Curve:
     """MXNet's PolyScheduler, power 2 to 1e-4, at the number of the update."""
 
     def lr(at: At) -> float:
@@ -103,22 +96,12 @@ def goyal(at: At) -> float:
     warmup = round(5 * IMAGES / 8192)
     if at.step <= warmup:
         return 0.1 + (3.2 - 0.1) * at.step / warmup
-    exponents = {
-        0: 0,
-        30: 1,
-        60: 2,
-        80: 3,
-    }
+    exponents = {0: 0, 30: 1, 60: 2, 80: 3}
     return 3.2 / 10 ** _last_from(exponents, at.epochs_complete)
 
 
 def akiba(at: At) -> float:
-    factors = {
-        0: 0.5,
-        40: 0.075,
-        70: 0.01,
-        85: 0.001,
-    }
+    factors = {0: 0.5, 40: 0.075, 70: 0.01, 85: 0.001}
     return 0.1 * 32_768 / 256 * _last_from(factors, at.epochs_complete)
 
 
@@ -157,37 +140,17 @@ def alexnet(at: At) -> float:
 
 
 def closed(
-    batch: int,
-    epochs: int,
-    base: float,
-    warmup: int,
-    momentum: float = 0.9,
+    batch: int, epochs: int, base: float, warmup: int, momentum: float = 0.9
 ) -> Published:
     steps = math.ceil(IMAGES / batch)
     lr = nvidia(base, warmup * steps, epochs * steps)
-    return Published(
-        {0: batch},
-        lr,
-        epochs,
-        momentum,
-        pads=True,
-    )
+    return Published({0: batch}, lr, epochs, momentum, pads=True)
 
 
-SONY_4096 = {
-    0: 34 * K,
-    30: 68 * K,
-    45: 85 * K,
-    75: 119 * K,
-}
+SONY_4096 = {0: 34 * K, 30: 68 * K, 45: 85 * K, 75: 119 * K}
 RUNS = {
     # training_results_v0.6, Fujitsu/.../mxnet/python/mxnet/explorer/explorer.py
-    "abci_2048_open": Published(
-        {0: 86_016},
-        fujitsu,
-        momentum=0.96,
-        pads=True,
-    ),
+    "abci_2048_open": Published({0: 86_016}, fujitsu, momentum=0.96, pads=True),
     # mlcommons/logging rcps_resnet.json 2.0.0 to 4.0.0; epochs of NVIDIA's entries
     "abci_2048_closed_32k": closed(32_768, 58, 21.2, 16, 0.94),
     "abci_2048_closed_64k": closed(65_536, 90, 24.699, 31, 0.951807),
@@ -204,34 +167,15 @@ RUNS = {
     "akiba_1024": Published({0: 32_768}, akiba),
     # Mikami et al., arXiv:1811.05233, section 3.2 and Table 3
     "sony_1024": Published({0: 32 * K}, you),
-    "sony_2176": Published(
-        {0: 34 * K, 30: 68 * K},
-        sony_a,
-    ),
-    "sony_3456": Published(
-        {0: 54 * K},
-        sony_b,
-        momentum=noise_scale,
-    ),
-    "sony_3456_64k": Published(
-        {0: 54 * K, 30: 64 * K},
-        sony_b,
-        momentum=noise_scale,
-    ),
+    "sony_2176": Published({0: 34 * K, 30: 68 * K}, sony_a),
+    "sony_3456": Published({0: 54 * K}, sony_b, momentum=noise_scale),
+    "sony_3456_64k": Published({0: 54 * K, 30: 64 * K}, sony_b, momentum=noise_scale),
     "sony_4096": Published(SONY_4096, sony_a),
     "you_2048_knl": Published({0: 32_768}, you),
     # training_results_v0.6, Google, batch 16,384 (25 after 5 epochs), poly in whole steps
-    "you_1600_cpu": Published(
-        {0: 16_000},
-        nvidia(25, 400, 7207),
-    ),
+    "you_1600_cpu": Published({0: 16_000}, nvidia(25, 400, 7207)),
     # borisgin/nvcaffe, models/alexnet_bn/solver_32k.prototxt and solvers/sgd_solver.cpp
-    "you_alexnet_32k": Published(
-        {0: 32_768},
-        alexnet,
-        epochs=100,
-        pads=True,
-    ),
+    "you_alexnet_32k": Published({0: 32_768}, alexnet, epochs=100, pads=True),
 }
 
 

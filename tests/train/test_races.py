@@ -16,19 +16,10 @@ BARRIERS = {
 """The last of a function: without it sums are still right, most of the time."""
 
 
-def run_under_sanitizer(
-    source: Path,
-    folder: Path,
-) -> subprocess.CompletedProcess[str]:
+def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     program = folder / "races"
     text = emulated.wrapper(source) + MAIN.read_text()
-    emulated.compile_text(
-        text,
-        program,
-        "-g",
-        "-fsanitize=thread",
-        "-Wno-tsan",
-    )
+    emulated.compile_text(text, program, "-g", "-fsanitize=thread", "-Wno-tsan")
     done = finished([program])
     # GCC's sanitizer on a kernel that scatters more
     if "unexpected memory mapping" in done.stderr:

@@ -24,13 +24,7 @@ def nodes(net: ResNet) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_resnet50_names_order_and_values_are_pinned() -> None:
     """A changed name, order or draw would change every published run."""
-    net, _, _ = build_networks(
-        Model(),
-        1000,
-        crop_px=224,
-        seed=7,
-        operators=CPU,
-    )
+    net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=7, operators=CPU)
     parameters = net.collect_params()
     listed = repr([(p.name, p.shape, p.grad_req) for p in parameters.values()])
     digest = hashlib.sha256(listed.encode()).hexdigest()
@@ -43,16 +37,10 @@ def test_resnet50_names_order_and_values_are_pinned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("depth", "strided", "projected"),
-    [
-        (18, 1, (2, 3, 4)),
-        (50, 2, (1, 2, 3, 4)),
-    ],
+    ("depth", "strided", "projected"), [(18, 1, (2, 3, 4)), (50, 2, (1, 2, 3, 4))]
 )
 def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
-    depth: int,
-    strided: int,
-    projected: tuple[int, ...],
+    depth: int, strided: int, projected: tuple[int, ...]
 ) -> None:
     net = ResNet(Model(depth=depth, width=4), 10)
     strides = {
@@ -70,24 +58,12 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
     assert shortcuts == [f"stage{stage}_unit1_convsc_fwd" for stage in projected]
 
 
-@pytest.mark.parametrize(
-    ("depth", "last"),
-    [
-        ("tiny", "bn3_gamma"),
-        (18, "bn2_gamma"),
-    ],
-)
+@pytest.mark.parametrize(("depth", "last"), [("tiny", "bn3_gamma"), (18, "bn2_gamma")])
 def test_zero_gamma_is_on_the_last_norm_of_each_unit_only(
     depth: int | str, last: str
 ) -> None:
     model = Model(depth=depth, width=8, zero_gamma=True)
-    net, _, _ = build_networks(
-        model,
-        4,
-        crop_px=64,
-        seed=1,
-        operators=CPU,
-    )
+    net, _, _ = build_networks(model, 4, crop_px=64, seed=1, operators=CPU)
     for name, p in net.collect_params().items():
         if name.endswith("gamma"):
             assert p.data().asnumpy().any() == (not name.endswith(last)), name

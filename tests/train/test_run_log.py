@@ -9,34 +9,14 @@ from rn50.train.run_log import RecentRate
     ("intervals", "expected"),
     [
         ([(10.0, 100)], 10.0),
-        (
-            [
-                (30.0, 300),
-                (10.0, 0),
-            ],
-            7.5,
-        ),  # one slow interval does not decide
+        ([(30.0, 300), (10.0, 0)], 7.5),  # one slow interval does not decide
         # the first is over a minute ago
-        (
-            [
-                (60.0, 6000),
-                (30.0, 300),
-                (30.0, 300),
-            ],
-            10.0,
-        ),
-        (
-            [
-                (60.0, 600),
-                (100.0, 4000),
-            ],
-            40.0,
-        ),  # the last one always counts
+        ([(60.0, 6000), (30.0, 300), (30.0, 300)], 10.0),
+        ([(60.0, 600), (100.0, 4000)], 40.0),  # the last one always counts
     ],
 )
 def test_the_rate_is_of_the_last_minute(
-    intervals: list[tuple[float, int]],
-    expected: float,
+    intervals: list[tuple[float, int]], expected: float
 ) -> None:
     rate = RecentRate()
     rates = [rate.add(*interval) for interval in intervals]

@@ -7,12 +7,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.config.plan import Plan, build_plan
-from rn50.train.schedule import (
-    Settings,
-    akiba_sgd_share,
-    cosine,
-    step_settings,
-)
+from rn50.train.schedule import Settings, akiba_sgd_share, cosine, step_settings
 
 CHANGE = "batch.changes=[{after_epoch: 2, per_rank: 32}]"
 
@@ -23,24 +18,14 @@ def settings(*overrides: str) -> tuple[Plan, Callable[[int], Settings]]:
     return plan, step_settings(run, plan)
 
 
-@pytest.mark.parametrize(
-    ("decay", "epochs"),
-    [
-        ("null", None),
-        ("4 epochs", 4),
-    ],
-)
+@pytest.mark.parametrize(("decay", "epochs"), [("null", None), ("4 epochs", 4)])
 @pytest.mark.parametrize("last_batch", ["mix", "pad"])
 @pytest.mark.parametrize(
     "origin", ["warmup_end", "run_start", "first_step_after_warmup"]
 )
 @pytest.mark.parametrize("shape", ["poly", "cosine"])
 def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
-    shape: str,
-    origin: str,
-    last_batch: str,
-    decay: str,
-    epochs: int | None,
+    shape: str, origin: str, last_batch: str, decay: str, epochs: int | None
 ) -> None:
     """3,200 images: 100 steps of 32, then 50 of 64. The batch changes within the warm-up."""
     common = [
@@ -65,16 +50,10 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
 
 @pytest.mark.parametrize(
     ("follow", "lr_factor", "momentum"),
-    [
-        ("none", 1, 0.9),
-        ("lr", 2, 0.9),
-        ("momentum", 1, 0.95),
-    ],
+    [("none", 1, 0.9), ("lr", 2, 0.9), ("momentum", 1, 0.95)],
 )
 def test_settings_follow_the_batch(
-    follow: str,
-    lr_factor: int,
-    momentum: float,
+    follow: str, lr_factor: int, momentum: float
 ) -> None:
     plan, at = settings(CHANGE, f"batch.follow={follow}")
     _, plain = settings(CHANGE)
@@ -95,18 +74,9 @@ def test_a_batch_that_grows_can_leave_the_rate_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("epoch", "share"),
-    [
-        (0, 0.5 * math.exp(-4)),
-        (10, 0.5),
-        (11, 0.7),
-        (12.5, 1),
-        (60, 1),
-    ],
+    [(0, 0.5 * math.exp(-4)), (10, 0.5), (11, 0.7), (12.5, 1), (60, 1)],
 )
-def test_akibas_handover(
-    epoch: float,
-    share: float,
-) -> None:
+def test_akibas_handover(epoch: float, share: float) -> None:
     assert akiba_sgd_share(epoch) == pytest.approx(share)
 
 

@@ -75,10 +75,7 @@ GLOO = "HOROVOD_CONTROLLER=gloo"
         ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", (0, 1, 0, False)),
     ],
 )
-def test_placement(
-    variables: str,
-    expected: tuple[object, ...],
-) -> None:
+def test_placement(variables: str, expected: tuple[object, ...]) -> None:
     environment = dict(pair.split("=") for pair in variables.split())
     place = read_process_info(environment)
     assert (*place[:3], place.over_mpi) == expected
@@ -89,11 +86,7 @@ def test_start_up_overlaps_unless_serial() -> None:
     each, or where one of them needs none."""
 
     def meet(
-        connect: bool,
-        seconds: float = 20,
-        *,
-        serial: bool = False,
-        cores: int = 1,
+        connect: bool, seconds: float = 20, *, serial: bool = False, cores: int = 1
     ) -> None:
         meeting = threading.Barrier(2, timeout=seconds)
         actions = [meeting.wait, meeting.wait]
@@ -134,8 +127,7 @@ def test_the_first_error_of_start_up_is_raised_at_once() -> None:
     ],
 )
 def test_ranks_are_accused_by_more_than_half_of_all_or_none_is(
-    digests: str,
-    odd: str,
+    digests: str, odd: str
 ) -> None:
     division = divide(digests)
     assert division.differ
@@ -153,12 +145,7 @@ def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> 
     for key, value in flatten(loaded.to_dict()):
         tree = loaded.to_dict()
         nest(tree, key, "another")
-        now = identity_of(
-            Mock(
-                run=loaded.run,
-                to_dict=Mock(return_value=tree),
-            )
-        )
+        now = identity_of(Mock(run=loaded.run, to_dict=Mock(return_value=tree)))
         expected = [f"config: {key} {show(value)} expected, found 'another'"]
         if key.startswith(("system.", "data.synthetic.")) or key == "data.path":
             expected = []
@@ -166,18 +153,9 @@ def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> 
         assert (part_digests(now) == part_digests(before)) == (not expected), key
 
 
-@given(
-    st.integers(
-        1,
-        30,
-    ),
-    st.integers(0, 30),
-    st.integers(1, 12),
-)
+@given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 12))
 def test_a_rank_without_a_share_comes_to_log_points_at_the_same_steps(
-    first: int,
-    more: int,
-    log_every: int,
+    first: int, more: int, log_every: int
 ) -> None:
     """They are collective. What a step computes is left out."""
     last = first + more
@@ -229,9 +207,7 @@ def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
 
 @pytest.mark.parametrize("suffix", ["py", "c", "cc", "cu"])
 def test_another_source_is_another_code(
-    suffix: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "train/communication/identity.py"
     monkeypatch.setattr(identity, "__file__", str(place))

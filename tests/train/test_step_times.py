@@ -13,12 +13,7 @@ from rn50.logging.metrics_read import read_metrics
 from rn50.train.step_times import PHASES, StepTimes, percentiles, phases_ms
 
 # Two steps: host asks, has the batch; forward, backward, reduction, update are done, in s.
-STAMPS = np.array(
-    [
-        [1.0, 1.1, 2.0, 4.0, 4.5, 4.6],
-        [1.2, 5.0, 6.0, 8.0, 7.9, 8.1],
-    ]
-)
+STAMPS = np.array([[1.0, 1.1, 2.0, 4.0, 4.5, 4.6], [1.2, 5.0, 6.0, 8.0, 7.9, 8.1]])
 
 
 def test_phases_add_up_to_the_step() -> None:
@@ -45,12 +40,7 @@ def test_percentiles_fit_a_record(tmp_path: Path) -> None:
     assert times["step_p50_ms"] == pytest.approx(3800)
     assert times["step_p90_ms"] == pytest.approx(4040)
     assert times["step_max_ms"] == pytest.approx(4100)
-    record = {
-        "kind": "steps",
-        "time_s": 1.0,
-        "step": 2,
-        **times,
-    }
+    record = {"kind": "steps", "time_s": 1.0, "step": 2, **times}
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps(record) + "\n")
     assert read_metrics(path) == (record,)
@@ -80,10 +70,7 @@ def test_the_engine_stamps_what_it_has_done() -> None:
     assert np.median(shares) > 0.8  # of the steps: other work may delay one of them
 
 
-def take_step(
-    times: StepTimes,
-    step: int,
-) -> None:
+def take_step(times: StepTimes, step: int) -> None:
     times.begin(step)
     times.have_batch()
     for phase in PHASES[2:]:
@@ -110,15 +97,7 @@ def test_steps_without_this_rank_are_in_no_figure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "steps"),
-    [
-        ("20", range(11, 31)),
-        ("7-7", range(7, 8)),
-        (None, range(0)),
-    ],
+    ("text", "steps"), [("20", range(11, 31)), ("7-7", range(7, 8)), (None, range(0))]
 )
-def test_steps_to_profile(
-    text: str | None,
-    steps: range,
-) -> None:
+def test_steps_to_profile(text: str | None, steps: range) -> None:
     assert profiled_steps(text) == steps

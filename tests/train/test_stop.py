@@ -34,11 +34,7 @@ def context(tmp_path: Path) -> Iterator[RunContext]:
     as a thread starts, Python 3.11 waits for ever (the warning of a socket takes a lock)."""
     patience = ["watchdog.silence_s=60", "watchdog.stall_s=100", "limits.grace_s=1e6"]
     loaded = load("quick", patience)
-    yield RunContext(
-        loaded,
-        tmp_path,
-        ProcessInfo(1, 2, 1, "here"),
-    )
+    yield RunContext(loaded, tmp_path, ProcessInfo(1, 2, 1, "here"))
     for thread in threading.enumerate():
         if thread.name == "watchdog":
             thread.join(10)
@@ -84,18 +80,14 @@ def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(
 Messages = Iterator[dict[str, Any]]
 
 
-def first_with(
-    key: str,
-    messages: Messages,
-) -> Any:
+def first_with(key: str, messages: Messages) -> Any:
     """Its value in the first message that has it and is not 0."""
     return next(message[key] for message in messages if message.get(key))
 
 
 @contextmanager
 def connected(
-    context: RunContext,
-    on_stop: Callable[[str], object] = print,
+    context: RunContext, on_stop: Callable[[str], object] = print
 ) -> Iterator[tuple[HeartbeatClient, socket.socket, Messages]]:
     """A rank's heartbeat, the launcher's end of it, and what the rank says there."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -150,9 +142,7 @@ def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -
     rank = Rank(context.out)
     with connected(context) as (rank.heartbeat, _, messages):
         waiting = threading.Thread(
-            target=rank.stop_on_signal,
-            args=[context],
-            daemon=True,
+            target=rank.stop_on_signal, args=[context], daemon=True
         )
         waiting.start()
         rank.to_signals.send(bytes([signal.SIGTERM]))
@@ -162,9 +152,7 @@ def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -
 
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_suspension_is_no_long_step(
-    context: RunContext,
-    watched: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    context: RunContext, watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two looks at the clock an hour apart the heartbeat's may be the first. Without a heartbeat
     a suspension cannot be told from a step that took as long."""
@@ -201,16 +189,7 @@ def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
     if finished([*alone, "ip", "link"]).returncode:
         pytest.skip("a network namespace and ip expected, found none")
     shell = 'ip link set lo up; exec "$0" -c "$1"'
-    done = finished(
-        [
-            *alone,
-            "sh",
-            "-c",
-            shell,
-            sys.executable,
-            NO_PORT,
-        ]
-    )
+    done = finished([*alone, "sh", "-c", shell, sys.executable, NO_PORT])
     assert re.search(r"net\.ipv4\.ip_local_port_range: .* 60000 to 60001", done.stderr)
 
 

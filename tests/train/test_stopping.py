@@ -10,11 +10,7 @@ import pytest
 
 from rn50.train.host_reads import ALL_FINITE, NO_SHARE, LossTrail
 from rn50.train.network.build import quick_digest
-from rn50.train.stopping import (
-    AllRanksError,
-    check_learning,
-    judge_loss,
-)
+from rn50.train.stopping import AllRanksError, check_learning, judge_loss
 
 
 @pytest.mark.parametrize(
@@ -33,9 +29,7 @@ from rn50.train.stopping import (
     ],
 )
 def test_a_loss_that_is_no_number_is_one_ranks_or_divergence(
-    first_steps: list[int],
-    begun: int | None,
-    accused: str,
+    first_steps: list[int], begun: int | None, accused: str
 ) -> None:
     names = [f"rank {rank} on h" for rank in range(len(first_steps))]
     error = judge_loss(math.nan, 10, first_steps, names)
@@ -72,10 +66,7 @@ def test_the_first_step_that_was_not_finite_is_read_afterwards() -> None:
     ],
 )
 def test_chance_is_told_from_learning(
-    correct: int,
-    total: int,
-    classes: int,
-    guessed: bool,
+    correct: int, total: int, classes: int, guessed: bool
 ) -> None:
     ending = pytest.raises(AllRanksError) if guessed else nullcontext()
     with ending:

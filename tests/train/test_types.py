@@ -52,12 +52,7 @@ def cases() -> Iterator[Case]:
         net = repr((model, run.data.crop_px))
         if net not in seen:
             seen.add(net)
-            yield Case(
-                name,
-                model,
-                run.data.classes,
-                run.data.crop_px,
-            )
+            yield Case(name, model, run.data.classes, run.data.crop_px)
 
 
 CASES = list(cases())
@@ -85,21 +80,11 @@ def operators(symbol: Any) -> list[Operator]:
     for node in graph:
         if node["op"] in TYPED:
             inputs = [type_of(graph[number]) for number, *_ in node["inputs"]]
-            typed.append(
-                Operator(
-                    node["op"],
-                    inputs,
-                    type_of(node),
-                )
-            )
+            typed.append(Operator(node["op"], inputs, type_of(node)))
     return typed
 
 
-def check_types(
-    net: Network,
-    symbol: Any,
-    dtype: str,
-) -> None:
+def check_types(net: Network, symbol: Any, dtype: str) -> None:
     typed = operators(symbol)
     names = {operator.name for operator in typed}
     assert {"Convolution", "FullyConnected", "Pooling"} <= names
@@ -120,16 +105,9 @@ def test_types(case: Case) -> None:
     """Of training, and of evaluation, which is NCHW."""
     for layout in {case.model.layout, "NCHW"}:
         model = case.model.model_copy(update={"layout": layout})
-        net = build_network(
-            model,
-            case.classes,
-            crop_px=case.crop_px,
-        )
+        net = build_network(model, case.classes, crop_px=case.crop_px)
         logits = net(mx.sym.var("images"))
         check_types(net, logits, model.dtype)
-        losses = Loss(model, case.classes)(
-            logits,
-            mx.sym.var("labels"),
-        )
+        losses = Loss(model, case.classes)(logits, mx.sym.var("labels"))
         _, types, _ = losses.infer_type(images="float32", labels="float32")
         assert types == [np.float32]

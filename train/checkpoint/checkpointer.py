@@ -78,11 +78,7 @@ class Checkpointer:
         context.timeline.phase = before  # the thread is not what this rank does
         context.log.save_stop(step)
         if snapshot is not None:
-            self._running = self._pool.submit(
-                self._write,
-                snapshot,
-                is_best,
-            )
+            self._running = self._pool.submit(self._write, snapshot, is_best)
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on disk."""

@@ -82,11 +82,7 @@ class Checkpoint(NamedTuple):
     def _checked(self) -> BinaryIO:
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         with failing_as(f"{self.path}: cannot read"):
-            file = open_file(
-                self.path,
-                MAX_BYTES,
-                within=self.path.parent,
-            )
+            file = open_file(self.path, MAX_BYTES, within=self.path.parent)
             try:
                 header = _read_header(file)
                 digest_field = f'"{self.digest}"'.encode()
@@ -181,11 +177,7 @@ def _read_header(file: BinaryIO) -> bytes:
     return length + file.read(min(size, _MAX_HEADER_BYTES))
 
 
-def _check_shapes(
-    path: Path,
-    tensors: Any,
-    expected: Shapes,
-) -> None:
+def _check_shapes(path: Path, tensors: Any, expected: Shapes) -> None:
     """Check an open safetensors file, whose library has checked that they fit its size."""
     held = set(tensors.keys())
     for name, (shape, dtype) in sorted(expected.items()):

@@ -30,12 +30,7 @@ _FORMAT = 7
 """ONNX's operator set, and the version of its files that goes with it."""
 
 
-def export_model(
-    checkpoint: Checkpoint,
-    folder: Path,
-    *,
-    onnx: bool,
-) -> None:
+def export_model(checkpoint: Checkpoint, folder: Path, *, onnx: bool) -> None:
     """Write `model-symbol.json`, `model-0000.params` and `model.json`, which describes the images;
     with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not of the
     network that its config names."""
@@ -57,11 +52,7 @@ def build_evaluation_network(checkpoint: Checkpoint, run: Run) -> Any:
     plain = run.model.model_copy(update={"dtype": "float32", "layout": "NCHW"})
     nets = []
     for model in (run.model, plain):
-        net = build_network(
-            model,
-            run.data.classes,
-            crop_px=run.data.crop_px,
-        )
+        net = build_network(model, run.data.classes, crop_px=run.data.crop_px)
         net.initialize(mx.init.Zero())
         nets.append(net)
     trained, exported = nets
@@ -70,10 +61,7 @@ def build_evaluation_network(checkpoint: Checkpoint, run: Run) -> Any:
     return exported
 
 
-def describe(
-    checkpoint: Checkpoint,
-    run: Run,
-) -> dict[str, Any]:
+def describe(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
     """What a program needs besides the files: the images of evaluation, and where it comes from."""
     data = run.data
     state = checkpoint.meta.state
@@ -119,11 +107,7 @@ def class_names(data: Data, image_set: str) -> dict[str, list[str]]:
     return {}
 
 
-def write_onnx(
-    prefix: Path,
-    shape: tuple[int, ...],
-    about: dict[str, Any],
-) -> None:
+def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> None:
     """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it. Its
     metadata has `about` as JSON."""
     import onnx

@@ -112,10 +112,7 @@ def resumed_config(
     return load_recorded(source, overrides + shares, RESUME)
 
 
-def keep_batches(
-    run: Run,
-    ranks: int,
-) -> list[str]:
+def keep_batches(run: Run, ranks: int) -> list[str]:
     """Overrides with which the global batches of `run` are those of as many of `ranks` ranks as
     share them evenly; the others add zeros."""
     shares = []
@@ -151,10 +148,7 @@ def _batches_of(run: Run) -> dict[int, int]:
     return {segment.first_epoch: segment.global_batch_size for segment in segments}
 
 
-def _show(
-    tree: Mapping[str, Any],
-    key: str,
-) -> str:
+def _show(tree: Mapping[str, Any], key: str) -> str:
     return repr(tree[key])[:100] if key in tree else "nothing"
 
 

@@ -105,10 +105,7 @@ class Block(NamedTuple):
     last_epoch: int
 
 
-def blocks_left(
-    plan: Plan,
-    state: TrainState,
-) -> Iterator[Block]:
+def blocks_left(plan: Plan, state: TrainState) -> Iterator[Block]:
     """The blocks that still have to be trained or evaluated; the first may be partly trained."""
     first_epoch = 1
     for last_epoch in plan.eval_epochs:
@@ -122,10 +119,7 @@ def is_within_epoch(plan: Plan, state: TrainState) -> bool:
     return state.step > plan.epoch_end_step(state.epochs_trained)
 
 
-def log_position(
-    plan: Plan,
-    state: TrainState,
-) -> Literal["run", "epoch", "trained"]:
+def log_position(plan: Plan, state: TrainState) -> Literal["run", "epoch", "trained"]:
     """Where the MLPerf log of a run in this state stands.
 
     Between two blocks, in an epoch, or between two epochs of a block.

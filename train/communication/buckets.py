@@ -23,11 +23,7 @@ ALIGN_BYTES = 128
 
 
 def lay_out_gradients(
-    parameters: Sequence[Any],
-    rule: str,
-    operators: Operators,
-    *,
-    parts: int = 1,
+    parameters: Sequence[Any], rule: str, operators: Operators, *, parts: int = 1
 ) -> list[nd.NDArray]:
     """Replace the gradients of gluon `parameters` by views into one flat array for each group.
 
@@ -72,19 +68,10 @@ def lay_out_gradients(
     return buckets
 
 
-def _flatten(
-    parameters: Sequence[Any],
-    operators: Operators,
-    parts: int,
-) -> nd.NDArray:
+def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
     weights = [p.data() for p in parameters]
     shapes = [weight.shape for weight in weights]
-    flat, views = side_by_side(
-        operators,
-        shapes,
-        weights[0].dtype,
-        parts,
-    )
+    flat, views = side_by_side(operators, shapes, weights[0].dtype, parts)
     for p, weight, view in zip(parameters, weights, views, strict=True):
         p._grad = [view]  # as Parameter._init_grad does with arrays of its own
         autograd.mark_variables([weight], [view], p.grad_req)
@@ -92,10 +79,7 @@ def _flatten(
 
 
 def side_by_side(
-    operators: Operators,
-    shapes: Sequence[tuple[int, ...]],
-    dtype: Any,
-    parts: int = 1,
+    operators: Operators, shapes: Sequence[tuple[int, ...]], dtype: Any, parts: int = 1
 ) -> tuple[nd.NDArray, list[nd.NDArray]]:
     """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
     a boundary of ALIGN_BYTES."""

@@ -112,10 +112,7 @@ class Communicator:
         connection. Raises UserError where the rule does not fit the network.
         """
         self.buckets = lay_out_gradients(
-            parameters,
-            rule,
-            self.operators,
-            parts=self._parts,
+            parameters, rule, self.operators, parts=self._parts
         )
         last_of_type = {bucket.dtype: bucket for bucket in self.buckets}
         self.written_last = list(last_of_type.values())
@@ -148,22 +145,12 @@ class Communicator:
             self.sum_(half, name, priority)
             self.operators.widen(half, bucket, 1 / WIRE_SCALE)
 
-    def sum_(
-        self,
-        flat: NDArray,
-        name: str,
-        priority: int,
-    ) -> None:
+    def sum_(self, flat: NDArray, name: str, priority: int) -> None:
         """Sum a flat array over all ranks, in place."""
         if self._torus:
             self._torus.sum_(flat, name, priority)
         else:
-            hvd.allreduce_(
-                flat,
-                op=hvd.Sum,
-                name=name,
-                priority=priority,
-            )
+            hvd.allreduce_(flat, op=hvd.Sum, name=name, priority=priority)
 
     def clear(self) -> None:
         """Zero gradients: the contribution of a rank without a share of the batch."""
@@ -174,11 +161,7 @@ class Communicator:
         """A few numbers summed over all ranks, in place, still on the device."""
         return hvd.allreduce_(array, op=hvd.Sum, name=name)
 
-    def average_(
-        self,
-        arrays: Sequence[NDArray],
-        active_ranks: int,
-    ) -> None:
+    def average_(self, arrays: Sequence[NDArray], active_ranks: int) -> None:
         """Replace batch-norm statistics by their mean over the first `active_ranks` ranks, on all
         ranks."""
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
@@ -186,11 +169,7 @@ class Communicator:
             self.operators.scale(array, share)
         hvd.grouped_allreduce_(arrays, op=hvd.Sum, name="bn_statistics")
 
-    def gather_bytes(
-        self,
-        data: bytes,
-        name: str,
-    ) -> list[bytes]:
+    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
         words = np.frombuffer(data, dtype=np.int32)
         row = nd.array(words[None], dtype="int32")
@@ -216,10 +195,7 @@ class Communicator:
         self.add_up(nothing, "barrier").wait_to_read()
 
     def check_replicas(
-        self,
-        digests: Mapping[str, bytes],
-        when: str,
-        step: int,
+        self, digests: Mapping[str, bytes], when: str, step: int
     ) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
         such as the weights after `step`. Raises AllRanksError: naming the ranks that differ
@@ -261,11 +237,7 @@ class LoneCommunicator(Communicator):
     def add_up(self, array: NDArray, name: str) -> NDArray:  # noqa: ARG002
         return array
 
-    def average_(
-        self,
-        arrays: Sequence[NDArray],
-        active_ranks: int,
-    ) -> None:
+    def average_(self, arrays: Sequence[NDArray], active_ranks: int) -> None:
         pass
 
     def gather_bytes(

@@ -36,13 +36,7 @@ class Connection:
     """The ranks of `run`, and for a torus on CPUs the process sets of its rows and columns. Raises
     UserError: the ranks do not form the grid that `comm.algorithm` asks for."""
 
-    def __init__(
-        self,
-        run: Run,
-        timeline: Timeline,
-        *,
-        over_mpi: bool,
-    ) -> None:
+    def __init__(self, run: Run, timeline: Timeline, *, over_mpi: bool) -> None:
         # else Horovod starts no timeline while ranks run
         if profiled_steps(run.log.profile):
             os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
@@ -128,10 +122,5 @@ def _start_mpi() -> ctypes.CDLL | None:
     mpi = ctypes.CDLL(library.path, mode=ctypes.RTLD_GLOBAL)
     provided = ctypes.c_int()
     with talks_to_ranks():
-        mpi.MPI_Init_thread(
-            None,
-            None,
-            _THREAD_MULTIPLE,
-            ctypes.byref(provided),
-        )
+        mpi.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))
     return mpi

@@ -67,9 +67,7 @@ def identity_of(loaded: Loaded) -> Identity:
 
 
 def differences(
-    first: Identity,
-    second: Identity,
-    form: str = "{} expected, found {}",
+    first: Identity, second: Identity, form: str = "{} expected, found {}"
 ) -> Iterator[str]:
     """Each name whose value differs, as a line for a message. `form`: for the two values."""
     for part, then in first.items():
@@ -80,10 +78,7 @@ def differences(
                 yield f"{part}: {name} {values}"
 
 
-def _shown(
-    values: Mapping[str, Any],
-    name: str,
-) -> str:
+def _shown(values: Mapping[str, Any], name: str) -> str:
     return show(values[name]) if name in values else "nothing"
 
 

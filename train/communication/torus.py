@@ -26,12 +26,7 @@ class Torus:
         self._columns = connection.columns
         self._parts: dict[str, nd.NDArray] = {}
 
-    def sum_(
-        self,
-        flat: nd.NDArray,
-        name: str,
-        priority: int,
-    ) -> None:
+    def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
         """Sum `flat`, whose length is a multiple of the columns, over all ranks, in place.
 
         Enqueues and returns. Horovod's Python functions for the first and the last of the three
@@ -41,11 +36,7 @@ class Torus:
         row, column = divmod(hvd.rank(), self.columns)
         if name not in self._parts:
             size = flat.size // self.columns
-            self._parts[name] = nd.zeros(
-                size,
-                flat.context,
-                dtype=flat.dtype,
-            )
+            self._parts[name] = nd.zeros(size, flat.context, dtype=flat.dtype)
         part = self._parts[name]
         row_set = ctypes.c_int(self._rows[row].process_set_id)
         arrays = ctypes.c_int(1)

@@ -185,12 +185,7 @@ def data_back(
     joined = [(_ADD, _maps("joined", shape))] * joins
     added = [(_ADD, _maps("z", shape))] * adds
     joining, gradient = _chain("g", shape, data, joined)
-    steps = [
-        (_SUBTRACT, mean),
-        (_MULTIPLY, inverse),
-        (_MULTIPLY, scale),
-        (_ADD, bias),
-    ]
+    steps = [(_SUBTRACT, mean), (_MULTIPLY, inverse), (_MULTIPLY, scale), (_ADD, bias)]
     normalising, value = _chain("v", shape, x, steps + added)
     unset = (None,) * 4
     of_relu = (_pointwise(_RELU_BACK), value, *unset, masked, gradient)
@@ -235,13 +230,7 @@ def _int64(*numbers: int) -> Numbers:
     return Numbers(_INT64, numbers)
 
 
-def _tensor(
-    name: str,
-    shape: Shape,
-    dtype: int,
-    *,
-    virtual: bool = False,
-) -> Described:
+def _tensor(name: str, shape: Shape, dtype: int, *, virtual: bool = False) -> Described:
     images, height, width, channels = shape
     strides = (height * width * channels, 1, width * channels, channels)
     values = (
@@ -279,12 +268,7 @@ def _pointwise(mode: int) -> Described:
     return Described(_POINTWISE, (Numbers(_POINTWISE_MODE, (mode,)), _single))
 
 
-def _convolve(
-    kind: int,
-    shapes: Convolving,
-    x: Described,
-    y: Described,
-) -> Described:
+def _convolve(kind: int, shapes: Convolving, x: Described, y: Described) -> Described:
     strides = _int64(shapes.stride, shapes.stride)
     padding = _int64(shapes.padding, shapes.padding)
     mode = Numbers(_CONVOLUTION_MODE, (1,))
@@ -401,21 +385,11 @@ class Backend:
         array = (c_type * len(value.numbers))(*value.numbers)
         count = ctypes.c_int64(len(array))
         self._ask(
-            "SetAttribute",
-            ctypes.c_void_p(descriptor),
-            name,
-            value.type,
-            count,
-            array,
+            "SetAttribute", ctypes.c_void_p(descriptor), name, value.type, count, array
         )
 
     def _get(
-        self,
-        descriptor: int,
-        name: int,
-        kind: int,
-        to: Any,
-        most: int = 1,
+        self, descriptor: int, name: int, kind: int, to: Any, most: int = 1
     ) -> int:
         """How many there are. `to`: gets them."""
         count = ctypes.c_int64()

@@ -220,10 +220,7 @@ class Segment:
             settings=(ctypes.c_uint64 * SETTINGS)(*settings),
         )
         self._device.push(
-            "rn50_run",
-            run,
-            [*self._reads, *reads],
-            [*self._writes, *writes],
+            "rn50_run", run, [*self._reads, *reads], [*self._writes, *writes]
         )
 
     def check(self) -> None:

@@ -39,11 +39,7 @@ def gpu_code(path: Path) -> dict[str, set[int]]:
     code: dict[str, set[int]] = {}
     with (
         path.open("rb") as file,
-        mmap.mmap(
-            file.fileno(),
-            0,
-            access=mmap.ACCESS_READ,
-        ) as data,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
         place = data.find(_MAGIC)
         while 0 <= place <= len(data) - _FATBIN.size:
@@ -79,11 +75,7 @@ def runs(code: Mapping[str, Collection[int]], capability: tuple[int, int]) -> bo
     return any(sm <= latest for sm in ptx)
 
 
-def check_step(
-    model: Model,
-    name: str,
-    capability: tuple[int, int],
-) -> None:
+def check_step(model: Model, name: str, capability: tuple[int, int]) -> None:
     """Raise UserError for a GPU that cannot run a network's step as `model.step` has it.
 
     Args:

@@ -161,19 +161,11 @@ class Cudnn:
         """Bytes, by one of cuDNN's functions for sizes."""
         size_bytes = ctypes.c_size_t()
         self._checked(
-            name,
-            self._asking,
-            *map(ctypes.c_void_p, words),
-            ctypes.byref(size_bytes),
+            name, self._asking, *map(ctypes.c_void_p, words), ctypes.byref(size_bytes)
         )
         return size_bytes.value
 
-    def _convolution(
-        self,
-        stride: int,
-        padding: int,
-        math_type: int,
-    ) -> int:
+    def _convolution(self, stride: int, padding: int, math_type: int) -> int:
         words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, SINGLE)
         name = "cudnnSetConvolution2dDescriptor"
         descriptor = self._descriptor("Convolution", name, words, math_type)
@@ -183,17 +175,9 @@ class Cudnn:
         return descriptor
 
     def _descriptor(
-        self,
-        described: str,
-        setter: str,
-        words: tuple[Any, ...],
-        *more: int,
+        self, described: str, setter: str, words: tuple[Any, ...], *more: int
     ) -> int:
-        key = (
-            described,
-            *more,
-            *map(str, words),
-        )
+        key = (described, *more, *map(str, words))
         if key not in self._made:
             descriptor = ctypes.c_void_p()
             self._checked(f"cudnnCreate{described}Descriptor", ctypes.byref(descriptor))

@@ -77,9 +77,7 @@ class Fusion:
         if norm is None or readers[0] is not layer:
             return
         graph = backend.data_back(
-            shapes,
-            joins=len(readers) > 1,
-            adds=norm.residual is not None,
+            shapes, joins=len(readers) > 1, adds=norm.residual is not None
         )
         if self._keep(self.data, layer.target, graph):
             self.summed_back.add(layer.source)
@@ -92,10 +90,7 @@ class Fusion:
         return before if before.source in self.forward else None
 
     def _keep(
-        self,
-        plans: dict[int, Plan],
-        number: int,
-        graph: backend.Operations,
+        self, plans: dict[int, Plan], number: int, graph: backend.Operations
     ) -> bool:
         plan = self._engines.plan(graph)
         if plan is not None:

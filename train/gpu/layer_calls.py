@@ -23,13 +23,7 @@ class Maps(NamedTuple):
     def size(self) -> int:
         return self.height * self.width * self.channels
 
-    def windows(
-        self,
-        side: int,
-        stride: int,
-        padding: int,
-        channels: int,
-    ) -> Maps:
+    def windows(self, side: int, stride: int, padding: int, channels: int) -> Maps:
         """The maps of a layer that reads square windows of these."""
         first = side - 2 * padding
         return Maps(
@@ -88,14 +82,7 @@ class Dense(NamedTuple):
         """The same of one pixel: cuDNN has that in all types, with its bias."""
         out, channels = self.weight.shape
         shape = (out, 1, 1, channels)
-        return Convolution(
-            self.source,
-            self.target,
-            self.weight,
-            shape,
-            1,
-            0,
-        )
+        return Convolution(self.source, self.target, self.weight, shape, 1, 0)
 
 
 Layer = Convolution | Norm | MaxPooling | Average | Dense
@@ -126,12 +113,7 @@ class LayerList:
             return self._append(Average(value, len(self.values)), maps)
         if isinstance(block, nn.Dense):
             maps = Maps(1, 1, block.weight.shape[0])
-            dense = Dense(
-                value,
-                len(self.values),
-                block.weight,
-                block.bias,
-            )
+            dense = Dense(value, len(self.values), block.weight, block.bias)
             return self._append(dense, maps)
         assert isinstance(block, nn.Flatten), block
         return value
@@ -155,12 +137,7 @@ class LayerList:
 
     def _unit(self, unit: Unit, value: int) -> int:
         convolved = self._convolution(unit, value)
-        return self._norm(
-            unit,
-            convolved,
-            None,
-            relu=unit.relu,
-        )
+        return self._norm(unit, convolved, None, relu=unit.relu)
 
     def _convolution(self, unit: Unit, value: int) -> int:
         before = self.values[value]
@@ -177,19 +154,6 @@ class LayerList:
         )
         return self._append(layer, before.windows(kernel, stride, padding, out))
 
-    def _norm(
-        self,
-        unit: Unit,
-        value: int,
-        residual: int | None,
-        *,
-        relu: bool,
-    ) -> int:
-        layer = Norm(
-            value,
-            len(self.values),
-            residual,
-            relu,
-            unit.norm,
-        )
+    def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:
+        layer = Norm(value, len(self.values), residual, relu, unit.norm)
         return self._append(layer, self.values[value])

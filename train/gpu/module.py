@@ -53,8 +53,7 @@ class CudaModule:
         architecture = f"--gpu-architecture=compute_{major}{minor}"
         module = ctypes.c_void_p()
         status = cuda().cuModuleLoadData(
-            ctypes.byref(module),
-            compiled(defines + self._source, architecture),
+            ctypes.byref(module), compiled(defines + self._source, architecture)
         )
         if status == _NO_COMPILER:
             raise UserError(
@@ -71,12 +70,7 @@ class CudaModule:
             self._norms = self._load(WITH_NORMS)
         return self._norms
 
-    def call(
-        self,
-        name: str,
-        blocks: int,
-        arguments: Sequence[Any],
-    ) -> Call:
+    def call(self, name: str, blocks: int, arguments: Sequence[Any]) -> Call:
         """The launch of a kernel as an entry of a table. `arguments`: in the order of its
         parameters; arrays, addresses or numbers."""
         parameters = self._parameters[name]
@@ -88,12 +82,7 @@ class CudaModule:
         call.words[: len(words)] = words
         return call
 
-    def launch(
-        self,
-        name: str,
-        blocks: int,
-        *arguments: Any,
-    ) -> None:
+    def launch(self, name: str, blocks: int, *arguments: Any) -> None:
         """Enqueue a kernel that finds all its arrays among its arguments."""
         reads = []
         writes = []
@@ -105,19 +94,14 @@ class CudaModule:
             else:
                 writes.append(value)
         self.device.push(
-            "rn50_launch",
-            self.call(name, blocks, arguments),
-            reads,
-            writes,
+            "rn50_launch", self.call(name, blocks, arguments), reads, writes
         )
 
     def _function(self, name: str) -> int:
         if name not in self._functions:
             function = ctypes.c_void_p()
             status = cuda().cuModuleGetFunction(
-                ctypes.byref(function),
-                self._module_of(name),
-                name.encode(),
+                ctypes.byref(function), self._module_of(name), name.encode()
             )
             checked(f"kernel {name}", status)
             self._functions[name] = function.value or 0
@@ -130,12 +114,7 @@ def compiled(source: str, architecture: str) -> bytes:
     program = ctypes.c_void_p()
     size = ctypes.c_size_t()
     status = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program),
-        source.encode(),
-        SOURCE.name.encode(),
-        0,
-        None,
-        None,
+        ctypes.byref(program), source.encode(), SOURCE.name.encode(), 0, None, None
     )
     checked("nvrtcCreateProgram", status)
     options = (ctypes.c_char_p * 1)(architecture.encode())

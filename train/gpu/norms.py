@@ -94,13 +94,7 @@ class Launch(NamedTuple):
 class Division:
     """How the kernels divide maps of rows (pixels of all images) and channels."""
 
-    def __init__(
-        self,
-        gpu: Gpu,
-        rows: int,
-        channels: int,
-        item_bytes: int,
-    ) -> None:
+    def __init__(self, gpu: Gpu, rows: int, channels: int, item_bytes: int) -> None:
         self._gpu = gpu
         self._rows = rows
         self._channels = channels
@@ -140,10 +134,4 @@ class Division:
 
     def _launch(self, lanes: int, slices: int) -> Launch:
         groups = -(-self._columns // lanes)
-        return Launch(
-            groups * slices,
-            self._rows,
-            self._channels,
-            lanes,
-            slices,
-        )
+        return Launch(groups * slices, self._rows, self._channels, lanes, slices)

@@ -14,13 +14,7 @@ from mxnet import nd
 from ..communication.buckets import side_by_side
 from ..operators import TOP, Graphs, Operators
 from ..step_times import Stamp
-from .calls import (
-    SETTINGS,
-    captured_graphs,
-    check_segments,
-    data_address,
-    float_bits,
-)
+from .calls import SETTINGS, captured_graphs, check_segments, data_address, float_bits
 from .cudnn import Cudnn
 from .module import CudaModule, blocks_for, type_name
 from .step_plan import ScoringPlan, Shared, TrainingPlan
@@ -75,11 +69,7 @@ class PlanOperators(Operators):
                 p.grad_req = "null"
         net.initialize(initializer, ctx=self.ctx)
         for dtype, parameters in sorted(trained.items()):
-            flat, views = side_by_side(
-                self,
-                [p.shape for p in parameters],
-                dtype,
-            )
+            flat, views = side_by_side(self, [p.shape for p in parameters], dtype)
             self.shared.weights.append(flat)
             for p, view in zip(parameters, views, strict=True):
                 p.data().copyto(view)
@@ -89,11 +79,7 @@ class PlanOperators(Operators):
         self.shared.statistics.extend(p.data() for p in statistics)
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
-        return nd.array(
-            np.zeros(shape, dtype),
-            self.ctx,
-            dtype=dtype,
-        )
+        return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
 
     def settings(self) -> nd.NDArray:
         """Where the settings of a step lie on the device."""
@@ -101,59 +87,18 @@ class PlanOperators(Operators):
 
     def fill(self, array: nd.NDArray, value: float) -> None:
         name = f"fill_{type_name(array.dtype)}"
-        self.launch(
-            name,
-            blocks_for(array.size),
-            array,
-            array.size,
-            value,
-        )
+        self.launch(name, blocks_for(array.size), array, array.size, value)
 
     def scale(self, array: nd.NDArray, factor: float) -> None:
-        self.launch(
-            "scale",
-            blocks_for(array.size),
-            array,
-            array.size,
-            factor,
-        )
+        self.launch("scale", blocks_for(array.size), array, array.size, factor)
 
-    def narrow(
-        self,
-        wide: nd.NDArray,
-        half: nd.NDArray,
-        factor: float,
-    ) -> None:
-        self.launch(
-            "narrow",
-            blocks_for(wide.size),
-            wide,
-            half,
-            wide.size,
-            factor,
-        )
+    def narrow(self, wide: nd.NDArray, half: nd.NDArray, factor: float) -> None:
+        self.launch("narrow", blocks_for(wide.size), wide, half, wide.size, factor)
 
-    def widen(
-        self,
-        half: nd.NDArray,
-        wide: nd.NDArray,
-        factor: float,
-    ) -> None:
-        self.launch(
-            "widen",
-            blocks_for(wide.size),
-            half,
-            wide,
-            wide.size,
-            factor,
-        )
+    def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
+        self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
 
-    def add_square(
-        self,
-        array: nd.NDArray,
-        other: nd.NDArray,
-        sign: int,
-    ) -> None:
+    def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
         self.launch(
             "add_square", blocks_for(array.size), array, other, array.size, sign
         )
@@ -161,13 +106,7 @@ class PlanOperators(Operators):
     def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
         """A plan adds its losses to `loss_sum` in forward; those before a log point go here."""
         if total is None:
-            self.launch(
-                "sum_losses",
-                1,
-                losses,
-                self.shared.loss_sum,
-                losses.size,
-            )
+            self.launch("sum_losses", 1, losses, self.shared.loss_sum, losses.size)
         return self.shared.loss_sum
 
     def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
@@ -181,13 +120,7 @@ class PlanOperators(Operators):
         if total is None:
             total = self.zeros(3, np.int32)
         classes = scores.size // scores.shape[0]
-        arguments = (
-            scores,
-            labels,
-            total,
-            classes,
-            min(TOP, classes),
-        )
+        arguments = (scores, labels, total, classes, min(TOP, classes))
         self.launch(f"hits_{type_name(scores.dtype)}", scores.shape[0], *arguments)
         return total
 
@@ -210,12 +143,7 @@ class PlanOperators(Operators):
             self.cudnn = Cudnn(device, net.dtype)
         tape = Tape(self.cudnn, self.module)
         return Writer(
-            tape,
-            self.cudnn,
-            net,
-            image_shape,
-            settings,
-            self.module.capability,
+            tape, self.cudnn, net, image_shape, settings, self.module.capability
         )
 
 
@@ -257,21 +185,12 @@ class PlanCriterion(_Plans):
         self._plan: TrainingPlan | None = None
         self._batch: list[nd.NDArray] = []
 
-    def forward(
-        self,
-        images: Any,
-        labels: Any,
-        scale: float,
-    ) -> nd.NDArray:
+    def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
         plan = self._plan_for(images.shape)
         losses = nd.empty(len(images), images.context)
         addresses = map(data_address, (images, labels, losses))
         settings = [*addresses, float_bits(scale)]
-        plan.forward(
-            settings,
-            [images, labels],
-            [losses],
-        )
+        plan.forward(settings, [images, labels], [losses])
         self._plan = plan
         self._batch = [images, labels]
         return losses
@@ -286,12 +205,7 @@ class PlanCriterion(_Plans):
         self._batch = []
 
     def _new_plan(self, writer: Writer) -> TrainingPlan:
-        plan = TrainingPlan(
-            self._operators.shared,
-            writer,
-            self._other,
-            self._buckets,
-        )
+        plan = TrainingPlan(self._operators.shared, writer, self._other, self._buckets)
         self._operators.norm_layers = writer.norm_layers()
         return plan
 

@@ -109,12 +109,7 @@ def cut(
 class ScoringPlan:
     """Logits of images of one shape, by the running statistics."""
 
-    def __init__(
-        self,
-        shared: Shared,
-        writer: Writer,
-        logits: nd.NDArray,
-    ) -> None:
+    def __init__(self, shared: Shared, writer: Writer, logits: nd.NDArray) -> None:
         arena = shared.arena
         self.logits = logits
         writer.put(logits)
@@ -123,10 +118,4 @@ class ScoringPlan:
         self.generation = arena.generation
         reads = [*shared.weights, *shared.statistics]
         writes = [writer.settings, arena.token, logits]
-        self.run = Segment(
-            shared.device,
-            calls,
-            writer.settings,
-            reads,
-            writes,
-        )
+        self.run = Segment(shared.device, calls, writer.settings, reads, writes)

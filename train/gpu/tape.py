@@ -77,33 +77,18 @@ class Tape:
         return self._buffers[-1]
 
     def call(
-        self,
-        layer: str,
-        function: str,
-        *words: Word,
-        reals: tuple[float, ...] = (),
+        self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()
     ) -> None:
         """A function of cuDNN; its handle comes first."""
         words = (self._cudnn.handle, *words)
         self._add(Entry(layer, function, words, reals, 0))
 
-    def graph(
-        self,
-        layer: str,
-        plan: Plan,
-        **operands: Word,
-    ) -> None:
+    def graph(self, layer: str, plan: Plan, **operands: Word) -> None:
         """A graph of cuDNN's backend; its tensors by their names."""
         operands[_SPACE], _ = self.space(plan.workspace_bytes)
         self.call(layer, "cudnnBackendExecute", plan.descriptor, operands)
 
-    def kernel(
-        self,
-        layer: str,
-        name: str,
-        blocks: int,
-        *arguments: Any,
-    ) -> None:
+    def kernel(self, layer: str, name: str, blocks: int, *arguments: Any) -> None:
         """A kernel of device.cu."""
         self._add(Entry(layer, name, arguments, (), blocks))
 

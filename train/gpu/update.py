@@ -71,11 +71,7 @@ class PlanUpdater(Updater):
             self._blocks += count
 
         def on_device(values: Any, dtype: str) -> nd.NDArray:
-            return nd.array(
-                np.array(values, dtype),
-                ctx,
-                dtype=dtype,
-            )
+            return nd.array(np.array(values, dtype), ctx, dtype=dtype)
 
         self._first_blocks = np.cumsum([0, *chunks[:-1]])
         self._table = on_device(rows, "int64")
@@ -91,32 +87,19 @@ class PlanUpdater(Updater):
         self._settings = self.operators.settings()
         self._run = Segment(
             self.operators.module.device,
-            [
-                self._square_sums_call(),
-                self._rates_call(),
-                self._update_call(),
-            ],
+            [self._square_sums_call(), self._rates_call(), self._update_call()],
             self._settings,
             self._buckets,
             [self._settings, *changed, self._sums, self._rates],
         )
         self.written_last = weights
 
-    def _call(
-        self,
-        name: str,
-        blocks: int,
-        *arguments: Any,
-    ) -> tuple[str, Call]:
+    def _call(self, name: str, blocks: int, *arguments: Any) -> tuple[str, Call]:
         return name, self.operators.module.call(name, blocks, arguments)
 
     def _square_sums_call(self) -> tuple[str, Call]:
         return self._call(
-            "square_sums",
-            self._blocks,
-            self._table,
-            self._chunks,
-            self._sums,
+            "square_sums", self._blocks, self._table, self._chunks, self._sums
         )
 
     def _rates_call(self) -> tuple[str, Call]:
@@ -165,11 +148,7 @@ class PlanUpdater(Updater):
         return np.add.reduceat(squares.reshape(-1, 2), self._first_blocks).T
 
     def _apply(self, step: int, now: Settings) -> None:
-        settings = [
-            now.lr,
-            now.momentum,
-            self._rescale(now),
-        ]
+        settings = [now.lr, now.momentum, self._rescale(now)]
         if self._squares:
             settings += self._akiba_shares(step, now)
         self._run([float_bits(value) for value in settings])

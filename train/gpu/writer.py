@@ -166,14 +166,7 @@ class Writer:
             self.network.values[self._logits].channels,
             other,
         )
-        self.tape.kernel(
-            "loss",
-            "add_losses",
-            1,
-            self.settings,
-            loss_sum,
-            self.images,
-        )
+        self.tape.kernel("loss", "add_losses", 1, self.settings, loss_sum, self.images)
 
     def _pad_images(self) -> None:
         maps = self.network.values[0]
@@ -265,12 +258,7 @@ class Writer:
     def _clear_counters(self) -> None:
         counters = self._arrived.size_bytes // 4
         self.tape.kernel(
-            "norms",
-            "fill_float",
-            blocks_for(counters),
-            self._arrived,
-            counters,
-            0.0,
+            "norms", "fill_float", blocks_for(counters), self._arrived, counters, 0.0
         )
 
     def _norm(self, layer: Norm) -> None:
@@ -519,11 +507,7 @@ class Writer:
         if plan is not None:
             dy = self._gradients[layer.target]
             self.tape.graph(
-                layer.weight.name,
-                plan,
-                **self._input(layer),
-                w=gradient,
-                y=dy,
+                layer.weight.name, plan, **self._input(layer), w=gradient, y=dy
             )
             return
         self._convolution(
@@ -830,12 +814,7 @@ class Writer:
     def _division(self, layer: Norm) -> Division:
         channels = self.network.values[layer.target].channels
         rows = self._size(layer.target) // channels
-        return Division(
-            self._gpu,
-            rows,
-            channels,
-            self._item_bytes,
-        )
+        return Division(self._gpu, rows, channels, self._item_bytes)
 
     def _new_terms(self, channels: int) -> Terms:
         return Terms(*(self.tape.buffer(4 * channels) for _ in Terms._fields))
@@ -864,10 +843,7 @@ class Writer:
         self, layer: Norm, name: str, launch: Launch, *arguments: Any
     ) -> None:
         self.tape.kernel(
-            layer.parameters.name,
-            f"{name}_{self._type}",
-            launch.blocks,
-            *arguments,
+            layer.parameters.name, f"{name}_{self._type}", launch.blocks, *arguments
         )
 
     def _kernel(self, layer: str, name: str, size: int, *arguments: Any) -> None:

@@ -72,10 +72,7 @@ def load() -> int:
     return handle.value
 
 
-def update(
-    arrays: list[mx.nd.NDArray],
-    attributes: dict[str, str],
-) -> None:
+def update(arrays: list[mx.nd.NDArray], attributes: dict[str, str]) -> None:
     """Enqueue one step of all tensors.
 
     Args:
@@ -84,12 +81,4 @@ def update(
     """
     names = list(attributes)
     values = list(attributes.values())
-    _imperative_invoke(
-        load(),
-        arrays,
-        names,
-        values,
-        None,
-        False,
-        False,
-    )
+    _imperative_invoke(load(), arrays, names, values, None, False, False)

@@ -31,12 +31,7 @@ class AlexNet(Network):
     (as in Krizhevsky et al., 2012, section 4.2); `build.py` says what seeds its masks.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        classes: int,
-        crop_px: int,
-    ) -> None:
+    def __init__(self, model: Model, classes: int, crop_px: int) -> None:
         super().__init__(model, classes)
         with self.name_scope():
             channels = 3
@@ -46,23 +41,11 @@ class AlexNet(Network):
             ):
                 name = f"conv{number}"
                 sizes = (channels, maps, kernel, stride, padding)
-                self.body.add(
-                    build_convolution(
-                        model.layout,
-                        name,
-                        *sizes,
-                    )
-                )
+                self.body.add(build_convolution(model.layout, name, *sizes))
                 channels = maps
                 side = (side + 2 * padding - kernel) // stride + 1
                 if pooled:
-                    self.body.add(
-                        nn.MaxPool2D(
-                            3,
-                            2,
-                            layout=model.layout,
-                        )
-                    )
+                    self.body.add(nn.MaxPool2D(3, 2, layout=model.layout))
                     side = (side - 3) // 2 + 1
             self.body.add(ChannelsFirst(model.layout), nn.Flatten())
             units = channels * side * side
@@ -74,10 +57,4 @@ class AlexNet(Network):
                 )
                 self.body.add(nn.Dropout(DROPOUT))
                 units = hidden
-            self.body.add(
-                nn.Dense(
-                    classes,
-                    in_units=units,
-                    prefix="fc_",
-                )
-            )
+            self.body.add(nn.Dense(classes, in_units=units, prefix="fc_"))

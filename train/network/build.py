@@ -76,24 +76,14 @@ class Loss(HybridBlock):
         self.other = a / (classes - 1)
         self._true_minus_other = 1 - self.other * classes
 
-    def hybrid_forward(
-        self,
-        F: Any,
-        logits: Any,
-        labels: Any,
-    ) -> Any:
+    def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
         total = F.sum(log_p, axis=1)
         return -(self._true_minus_other * true + self.other * total)
 
 
-def build_network(
-    model: Model,
-    classes: int,
-    *,
-    crop_px: int,
-) -> Network:
+def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
     """The network without weights; every shape and type is known. Raises UserError: a setting that
     the network does not have, or crops too small for it."""
     check_network(model, crop_px)
@@ -103,11 +93,7 @@ def build_network(
     return net
 
 
-def image_shape(
-    net: Any,
-    batch: int,
-    crop_px: int,
-) -> tuple[int, int, int, int]:
+def image_shape(net: Any, batch: int, crop_px: int) -> tuple[int, int, int, int]:
     """The shape of a batch of images as `net` takes them."""
     if net.layout == "NHWC":
         return batch, crop_px, crop_px, 3
@@ -115,12 +101,7 @@ def image_shape(
 
 
 def build_networks(
-    model: Model,
-    classes: int,
-    *,
-    crop_px: int,
-    seed: int,
-    operators: Operators,
+    model: Model, classes: int, *, crop_px: int, seed: int, operators: Operators
 ) -> tuple[Network, Any, Loss]:
     """(training net, evaluation net, loss) with weights from the `weights` stream's seed.
 
@@ -159,11 +140,7 @@ def build_networks(
     return train_net, eval_net, loss
 
 
-def copy_parameters(
-    source: Network,
-    target: Network,
-    operators: Operators,
-) -> None:
+def copy_parameters(source: Network, target: Network, operators: Operators) -> None:
     """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike. A
     plan's evaluation needs none."""
     if operators.planned:
@@ -209,11 +186,7 @@ def bn_statistics(net: HybridBlock) -> list[Any]:
     return [p for p in net.collect_params().values() if p.grad_req == "null"]
 
 
-def weights_digest(
-    net: Any,
-    *,
-    trained: bool = False,
-) -> bytes:
+def weights_digest(net: Any, *, trained: bool = False) -> bytes:
     """BLAKE2b-128 of every parameter's name and bits (0.1 s for ResNet-50).
 
     With `trained` of those with gradients alone: batch-norm statistics are each rank's own between

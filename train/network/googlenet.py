@@ -28,10 +28,7 @@ class Maps(NamedTuple):
 
 # Stages of equal resolution; a 3x3 maximum with stride 2 stands between two of them.
 STAGES = (
-    {
-        "3a": Maps(64, 96, 128, 16, 32, 32),
-        "3b": Maps(128, 128, 192, 32, 96, 64),
-    },
+    {"3a": Maps(64, 96, 128, 16, 32, 32), "3b": Maps(128, 128, 192, 32, 96, 64)},
     {
         "4a": Maps(192, 96, 208, 16, 48, 64),
         "4b": Maps(160, 112, 224, 24, 64, 64),
@@ -39,10 +36,7 @@ STAGES = (
         "4d": Maps(112, 144, 288, 32, 64, 64),
         "4e": Maps(256, 160, 320, 32, 128, 128),
     },
-    {
-        "5a": Maps(256, 160, 320, 32, 128, 128),
-        "5b": Maps(384, 192, 384, 48, 128, 128),
-    },
+    {"5a": Maps(256, 160, 320, 32, 128, 128), "5b": Maps(384, 192, 384, 48, 128, 128)},
 )
 DROPOUT = 0.4
 # The paper names local response normalisation without its numbers; these are AlexNet's (Krizhevsky
@@ -90,33 +84,12 @@ def build_inception(
         module.add(convolution("1x1", channels, maps.one, 1))
         three = nn.HybridSequential(prefix="")
         three.add(convolution("3x3_reduce", channels, maps.reduce3, 1))
-        three.add(
-            convolution(
-                "3x3",
-                maps.reduce3,
-                maps.three,
-                3,
-            )
-        )
+        three.add(convolution("3x3", maps.reduce3, maps.three, 3))
         five = nn.HybridSequential(prefix="")
         five.add(convolution("5x5_reduce", channels, maps.reduce5, 1))
-        five.add(
-            convolution(
-                "5x5",
-                maps.reduce5,
-                maps.five,
-                5,
-            )
-        )
+        five.add(convolution("5x5", maps.reduce5, maps.five, 5))
         pool = nn.HybridSequential(prefix="")
-        pool.add(
-            nn.MaxPool2D(
-                3,
-                1,
-                1,
-                layout=layout,
-            )
-        )
+        pool.add(nn.MaxPool2D(3, 1, 1, layout=layout))
         pool.add(convolution("pool_proj", channels, maps.pool, 1))
         module.add(three, five, pool)
     return module
@@ -133,15 +106,7 @@ class GoogLeNet(Network):
         layout = model.layout
         convolution = partial(build_convolution, layout)
         with self.name_scope():
-            self.body.add(
-                convolution(
-                    "conv1",
-                    3,
-                    64,
-                    7,
-                    stride=2,
-                )
-            )
+            self.body.add(convolution("conv1", 3, 64, 7, stride=2))
             self.body.add(build_reduction(layout), LocalNorm(model))
             self.body.add(convolution("conv2_reduce", 64, 64, 1))
             self.body.add(convolution("conv2", 64, 192, 3))
@@ -155,10 +120,4 @@ class GoogLeNet(Network):
             self.body.add(nn.GlobalAvgPool2D(layout=layout))
             self.body.add(nn.Flatten())
             self.body.add(nn.Dropout(DROPOUT))
-            self.body.add(
-                nn.Dense(
-                    classes,
-                    in_units=channels,
-                    prefix="fc_",
-                )
-            )
+            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))

@@ -102,12 +102,7 @@ class Residual(nn.HybridBlock):
             self.shortcut = None
             if stride != 1 or in_channels != channels:
                 self.shortcut = Unit(
-                    model,
-                    "convsc",
-                    in_channels,
-                    channels,
-                    stride=stride,
-                    relu=False,
+                    model, "convsc", in_channels, channels, stride=stride, relu=False
                 )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
@@ -127,34 +122,10 @@ class ResNet(Network):
         width = model.width
         with self.name_scope():
             if model.stem == "imagenet":
-                self.body.add(
-                    Unit(
-                        model,
-                        "conv0",
-                        3,
-                        width,
-                        kernel=7,
-                        stride=2,
-                    )
-                )
-                self.body.add(
-                    nn.MaxPool2D(
-                        3,
-                        2,
-                        1,
-                        layout=model.layout,
-                    )
-                )
+                self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2))
+                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
             else:  # crops of 32 px keep their resolution
-                self.body.add(
-                    Unit(
-                        model,
-                        "conv0",
-                        3,
-                        width,
-                        kernel=3,
-                    )
-                )
+                self.body.add(Unit(model, "conv0", 3, width, kernel=3))
             channels = width
             block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
             for stage, units in enumerate(UNITS[model.depth], start=1):
@@ -168,10 +139,4 @@ class ResNet(Network):
                     channels = stage_width * block[-1][1]
             self.body.add(nn.GlobalAvgPool2D(layout=model.layout))
             self.body.add(nn.Flatten())
-            self.body.add(
-                nn.Dense(
-                    classes,
-                    in_units=channels,
-                    prefix="fc_",
-                )
-            )
+            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))

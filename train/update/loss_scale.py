@@ -44,11 +44,7 @@ class OverflowCheck(NamedTuple):
     finite: bool | NDArray
 
 
-def next_scale(
-    scale: Scale,
-    used: float,
-    finite: bool,
-) -> Scale | None:
+def next_scale(scale: Scale, used: float, finite: bool) -> Scale | None:
     """The scale after a check of gradients that were taken at `used`; None: at its end.
 
     Steps that were under way when the scale was halved overflow once more; that halves nothing.
@@ -72,11 +68,7 @@ class LossScaler:
     """
 
     def __init__(
-        self,
-        setting: float | str,
-        gradients: Sequence[NDArray] = (),
-        *,
-        batch: int = 1,
+        self, setting: float | str, gradients: Sequence[NDArray] = (), *, batch: int = 1
     ) -> None:
         start = dynamic_start(setting, batch)
         self.is_dynamic = start is not None
@@ -130,13 +122,7 @@ class LossScaler:
     def note(self, step: int, finite: NDArray) -> None:
         """The check of the summed gradients of `step`, still being computed."""
         self.finite = finite
-        self._checks.append(
-            OverflowCheck(
-                step,
-                self.value_at(step),
-                finite,
-            )
-        )
+        self._checks.append(OverflowCheck(step, self.value_at(step), finite))
 
     def state(self) -> LossScaleState:
         """The scale, and the checks that the next steps will read. Everything that was enqueued has

@@ -60,10 +60,7 @@ class Tensor(NamedTuple):
 
 
 def tensor_of(
-    parameter: Any,
-    settings: Optimizer,
-    momentum: NDArray,
-    master: NDArray | None,
+    parameter: Any, settings: Optimizer, momentum: NDArray, master: NDArray | None
 ) -> Tensor:
     """The tensor of a gluon parameter. `momentum`: zeros; `master`: of a float16 weight."""
     rule = settings.rule
@@ -315,11 +312,7 @@ class Updater:
             return gradient
         return gradient.astype("float32", copy=False)
 
-    def _akiba_shares(
-        self,
-        step: int,
-        now: Settings,
-    ) -> tuple[float, float]:
+    def _akiba_shares(self, step: int, now: Settings) -> tuple[float, float]:
         """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
         sgd = akiba_sgd_share(self._epoch_at(step))
         if not now.lr:

@@ -85,9 +85,7 @@ def _symbols(path: Path, kind: str, *, dynamic: bool = True) -> set[str]:
 
 def _run(*command: object) -> str:
     done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
+        [str(word) for word in command], capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(
