@@ -2,7 +2,7 @@
 .PHONY: help setup locks test test-fast test-nightly check fuzz mutants lint architecture format clean distclean
 .PHONY: gpu-test gpu-hardware lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
-FOLDERS := bench cli compliance config data launch logging report scaling scripts sweep train tests
+FOLDERS := bench cli compliance config data host launch logging predict report scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) .ci/run
 
 help: ## this list
@@ -25,7 +25,7 @@ fuzz: setup ## cases of every kind with new seeds, half of the time interrupted 
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES)
 
 # One fault at a time in a copy; by room, how many the tests noticed (docs/architecture.md). Ctrl-C leaves nothing.
-mutants: setup ## random faults that the tests are to notice; ROOMS=launch,scaling N=20 SEED=4 ALL=1
+mutants: setup ## random faults that the tests are to notice; ROOMS=launch,predict N=20 SEED=4 ALL=1
 	$(PYTHON) -m tests.mutants $(if $(ROOMS),--rooms $(ROOMS)) $(if $(N),--n $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ALL),--all)
 

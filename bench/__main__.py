@@ -11,7 +11,7 @@ import pkgutil
 import sys
 from pathlib import Path
 
-from ..config.atomic import write_file
+from ..host.atomic import write_file
 from ..train.__main__ import Rank
 
 

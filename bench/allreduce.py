@@ -10,8 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..host.errors import UserError
 from ..launch.launchers import build_job
 from ..logging.timeline import Timeline
 from ..train.process_info import read_process_info

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import typer
 
-from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.reading import JsonObject
+from ..host.errors import UserError
+from ..host.reading import JsonObject
 
 T = TypeVar("T")
 Action: TypeAlias = Callable[[], object]

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import UserError
 from ..config.load import Loaded, load, load_system
 from ..config.machine import System
 from ..config.manifest import Counts
@@ -17,9 +16,10 @@ from ..config.plan import build_plan
 from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
-from ..scaling.fit import build
-from ..scaling.hardware import Machine, known_precisions
-from ..scaling.step import step_time
+from ..host.errors import UserError
+from ..predict.fit import build
+from ..predict.hardware import Machine, known_precisions
+from ..predict.step import step_time
 from .harness import BenchJob, Outcome, Samples, in_turn, ratio_spread, repeated, spread
 from .jobs import measure_on_ranks
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ..config.errors import UserError
 from ..config.plan import build_plan
+from ..host.errors import UserError
 from .harness import (
     Action,
     BenchJob,

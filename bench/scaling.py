@@ -12,10 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated
 
-from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.names import nearest_name
 from ..data.prepare import prepare
+from ..host.errors import UserError
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
 from .harness import BenchJob, Outcome, bench, count, option, parse_counts
 

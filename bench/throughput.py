@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ruamel.yaml import YAML
 
 from ..config import benchmark
-from ..config.atomic import check_output, write_file
-from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load_system
+from ..host.atomic import check_output, write_file
+from ..host.errors import UserError, failing_as
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
 from .harness import BenchJob, Outcome, bench, count, option, parse_counts
 

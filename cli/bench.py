@@ -14,8 +14,8 @@ import typer
 
 from ..bench import NAMES, module_name
 from ..bench.harness import BENCHMARKS, BenchJob, Benchmark, Outcome
-from ..config.finding import clock_time
 from ..config.load import Loaded
+from ..host.finding import clock_time
 from ..launch.launchers import pick_launcher
 from ..launch.run import load_for_launch
 from .console import (

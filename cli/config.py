@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..config.errors import failing_as
 from ..config.leaves import yaml_value
+from ..host.errors import failing_as
 from .console import (
     TYPER_OPTIONS,
     Config,
@@ -126,7 +126,7 @@ def config_explain(
     from ..config import reference
 
     if write is not None:
-        from ..config.atomic import write_output
+        from ..host.atomic import write_output
 
         with failing_as(f"--write: {write}: cannot read"):
             page = write.read_text()

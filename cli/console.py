@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config.atomic import check_output, is_stdout
 from ..config.choices import LAUNCHERS
-from ..config.errors import UserError
-from ..config.finding import clock_time, printable
 from ..config.names import list_presets, list_systems, nearest_name
-from ..config.progress import Advance
-from ..config.progress import say as say
-from ..config.reading import JsonObject
+from ..host.atomic import check_output, is_stdout
+from ..host.errors import UserError
+from ..host.finding import clock_time, printable
+from ..host.progress import Advance
+from ..host.progress import say as say
+from ..host.reading import JsonObject
 from .tables import print_table as print_table
 from .usage import Group
 

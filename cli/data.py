@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..config.errors import UserError
+from ..host.errors import UserError
 from .console import (
     TYPER_OPTIONS,
     Config,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..config.stop_signals import command_stop_signals
+from ..host.stop_signals import command_stop_signals
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -50,7 +50,7 @@ def _speak_utf8() -> None:
         os.environ["PYTHONUTF8"] = "1"
         changed.append("PYTHONUTF8")
     if changed:
-        from ..config.programs import become
+        from ..host.programs import become
 
         become([sys.executable, *sys.orig_argv[1:]])
     _open_closed()
@@ -93,7 +93,7 @@ class _Output(io.FileIO):
 
 def _call(arguments: list[str]) -> object:
     """Run the command and print its error; returns the exit code."""
-    from ..config.errors import UserError
+    from ..host.errors import UserError
 
     try:
         checked = _check_logs(arguments)
@@ -236,7 +236,7 @@ def _gone_folder() -> str:
 
 
 def _say(line: str) -> None:
-    from ..config.finding import printable
+    from ..host.finding import printable
 
     with suppress(OSError):  # such as a closed terminal
         print(printable(f"rn50: {line}"), file=sys.stderr, flush=True)

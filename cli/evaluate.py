@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from ..config.reading import JsonObject
+from ..host.reading import JsonObject
 from .console import (
     Json,
     Launcher,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.atomic import is_stdout, new_folder, refuse_content, write_output
+from ..host.atomic import is_stdout, new_folder, refuse_content, write_output
 from .console import TYPER_OPTIONS, argument, exit_bad_if, option, output_file, say
 from .evaluate import RunOrCheckpoint
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.errors import UserError
 from ..config.layout import with_ranks
+from ..host.errors import UserError
 from ..launch.ending import RunError, StoppedBySignal
 from .console import (
     EXIT_BAD,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config.atomic import is_stdout, write_output
 from ..config.benchmark import BENCHMARK
-from ..config.progress import Progress, silent
-from ..config.reading import JsonObject
+from ..host.atomic import is_stdout, write_output
+from ..host.progress import Progress, silent
+from ..host.reading import JsonObject
 from .console import (
     TYPER_OPTIONS,
     Json,

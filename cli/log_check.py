@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..compliance.check_log import CANNOT_READ, PASS, Check, is_valid
-from ..config.finding import Finding, printable
-from ..config.progress import Progress, silent
+from ..host.finding import Finding, printable
+from ..host.progress import Progress, silent
 from ..logging.places import log_folders
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..config.errors import UserError
+from ..host.errors import UserError
 from .console import (
     TYPER_OPTIONS,
     Json,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..config.atomic import is_stdout, write_output
-from ..config.errors import UserError
-from ..config.reading import JsonObject
+from ..host.atomic import is_stdout, write_output
+from ..host.errors import UserError
+from ..host.reading import JsonObject
 from .console import (
     TYPER_OPTIONS,
     Json,
@@ -31,9 +31,9 @@ from .console import (
 from .usage import Group
 
 if TYPE_CHECKING:
-    from ..scaling.calibrate import Calibration
-    from ..scaling.hardware import Machine as Described
-    from ..scaling.predict import PredictedJob, Prediction
+    from ..predict.calibrate import Calibration
+    from ..predict.hardware import Machine as Described
+    from ..predict.predictor import PredictedJob, Prediction
 
 
 class Predict(Group):
@@ -116,7 +116,7 @@ class Asked:
 
     def best(self) -> list[Prediction]:
         """The best way of each batch, the fastest first. Raises UserError: as `job`."""
-        from ..scaling.best import best_of_each_batch
+        from ..predict.best import best_of_each_batch
 
         if self.batch is not None:
             raise UserError("--best finds the batch: omit --batch-per-gpu")
@@ -169,8 +169,8 @@ class Asked:
         from ..config.load import load_system
         from ..config.names import is_file
         from ..launch.launchers import family_here
-        from ..scaling.hardware import known_precisions
-        from ..scaling.predict import job_of_system
+        from ..predict.hardware import known_precisions
+        from ..predict.predictor import job_of_system
 
         system = load_system(name)
         if is_file(Path(name)):
@@ -193,7 +193,7 @@ class Asked:
         from ..config.load import load
         from ..launch.launchers import family_here
         from ..launch.preflight import refusals, refuse
-        from ..scaling.predict import job_of_config, on_system
+        from ..predict.predictor import job_of_config, on_system
 
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
@@ -258,7 +258,7 @@ def predict(
 
     Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
     """
-    from ..scaling.predict import predict as run_predict
+    from ..predict.predictor import predict as run_predict
 
     choices = {
         "epochs": epochs,
@@ -341,7 +341,7 @@ def validate(as_json: Json = False) -> None:
 
     Example: `rn50 predict validate >docs/scaling/validation.txt`
     """
-    from ..scaling.validate import run_validation, text_lines
+    from ..predict.validate import run_validation, text_lines
 
     validation = run_validation()
     if as_json:
@@ -384,8 +384,8 @@ def calibrate(
     Example: `rn50 predict calibrate runs/1 runs/2 --system dgxa100 --out mine.yaml`
     """
     from ..config.load import load_system, system_yaml
+    from ..predict.calibrate import calibrate as fit_to
     from ..report.predict_logs import common_precision, find_source, read_measurement
-    from ..scaling.calibrate import calibrate as fit_to
 
     sources = [find_source(run) for run in runs]
     machines = [source.run.system for source in sources if source.run]

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from ..config.errors import UserError
-from ..config.finding import clock_time, printable
+from ..host.errors import UserError
+from ..host.finding import clock_time, printable
 from ..logging.places import require
 from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, UNKNOWN, RunRow, read_runs
 from .console import Json, argument, choices, option, print_json, print_table, say

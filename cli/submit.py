@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.choices import SCHEDULERS
-from ..config.errors import UserError
+from ..host.errors import UserError
 from ..launch.ending import Ending, StoppedBySignal, asked_by, job_ended
 from .console import (
     ConfigToResume,

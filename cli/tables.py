@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from ..config.finding import printable
+from ..host.finding import printable
 
 _LEAST_CELLS = 20
 """Of a terminal; COLUMNS may say anything."""

@@ -1,6 +1,6 @@
 """Which findings follow from others: from lost records, or from a clock that is wrong."""
 
-from ..config.finding import MISSING, NOTE, Finding
+from ..host.finding import MISSING, NOTE, Finding
 from .logged_run import LoggedRun
 from .rule import code_of
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.errors import UserError
-from ..config.finding import ERROR, POLICY, Finding, plain, printable
+from ..host.errors import UserError
+from ..host.finding import ERROR, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of

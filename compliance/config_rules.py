@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.finding import (
+from ..config.image_set import COUNTS
+from ..config.load import Loaded
+from ..config.manifest import FILE_NAME, load_manifest
+from ..config.names import is_file
+from ..config.plan import Plan, build_plan
+from ..config.schema import Run
+from ..config.values import Duration
+from ..config.variants import VARIANTS, WEIGHTS
+from ..host.finding import (
     ERROR,
     NOTE,
     POLICY,
@@ -25,15 +33,7 @@ from ..config.finding import (
     plain,
     shown,
 )
-from ..config.image_set import COUNTS
-from ..config.load import Loaded
-from ..config.manifest import FILE_NAME, load_manifest
-from ..config.names import is_file
-from ..config.plan import Plan, build_plan
-from ..config.reading import JsonObject
-from ..config.schema import Run
-from ..config.values import Duration
-from ..config.variants import VARIANTS, WEIGHTS
+from ..host.reading import JsonObject
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .rule import (

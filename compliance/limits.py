@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..config import benchmark
-from ..config.finding import ERROR, NOTE, POLICY, number, plain
+from ..host.finding import ERROR, NOTE, POLICY, number, plain
 from .rule import (
     BOTH,
     CHECKER,

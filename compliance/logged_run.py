@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.finding import number, shown
+from ..host.finding import number, shown
 from ..logging.events import RUN_KEYS, Event, Log
 from .rule import Setting
 

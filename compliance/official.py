@@ -22,7 +22,7 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
     FAIL or CRASH, with its warnings and errors, a message each."""
     import tempfile  # with the programs' 10 ms that a check without the official one need not pay
 
-    from ..config.programs import NoAnswer, ask
+    from ..host.programs import NoAnswer, ask
 
     official = partial(Verdict, version=installed_version(), ruleset=ruleset)
     with tempfile.TemporaryDirectory(prefix="rn50-checker-") as scratch:

@@ -7,8 +7,8 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from ..config.finding import POLICY
-from ..config.progress import Progress, silent
+from ..host.finding import POLICY
+from ..host.progress import Progress, silent
 from ..logging.places import NoLogs, is_one_run
 from .check_log import CANNOT_READ, VERDICTS, Check, verdict_of
 from .likeness import Alike, Trace, find_alike, traces_of

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..config import benchmark
-from ..config.finding import ERROR, MISSING, NOTE, POLICY, Finding, shown
+from ..host.finding import ERROR, MISSING, NOTE, POLICY, Finding, shown
 from ..logging.events import Event
 
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config import benchmark
-from ..config.errors import UserError
-from ..config.finding import shown
+from ..host.errors import UserError
+from ..host.finding import shown
 from ..logging.events import MLL, CannotRead, Log
 
 _ROUND_FOLDER = re.compile(r"(training_results_)?v(\d\.\d)(?:\.0)?")

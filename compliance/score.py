@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config import benchmark
-from ..config.errors import UserError
-from ..config.finding import number
-from ..config.reading import JsonObject, read_object
+from ..host.errors import UserError
+from ..host.finding import number
+from ..host.reading import JsonObject, read_object
 from ..logging.places import no_logs
 from .check_log import Check
 from .rcp import FIRST_RULESET, SCALED_FROM, Reference, Verdict

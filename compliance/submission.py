@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..config import benchmark
-from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding, number, shown
 from ..config.load import load_system
 from ..config.names import list_systems
-from ..config.reading import Ambiguous, JsonObject, parse_json, read_file
+from ..host.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding, number, shown
+from ..host.reading import Ambiguous, JsonObject, parse_json, read_file
 from ..logging.places import is_one_run, no_logs, results_in
 from .check_log import (
     PASS,

@@ -3,7 +3,7 @@ and the network on which its points were measured. Pure."""
 
 from __future__ import annotations
 
-from .errors import UserError, show
+from ..host.errors import UserError, show
 from .leaves import Layer, Leaf, Leaves, Origin, remove, value_in
 from .machine import MeasuredOn, System
 from .plan import spread

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from .reading import JsonObject
+from ..host.reading import JsonObject
 
 
 class Origin(NamedTuple):

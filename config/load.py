@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
-from .errors import COMMAND_LINE, Problem, UserError, show
+from ..host.errors import COMMAND_LINE, Problem, UserError, show
+from ..host.reading import JsonObject
 from .image_set import fill_counts, forget_other_set
 from .layout import (
     forget_same_network,
@@ -39,7 +40,6 @@ from .leaves import (
 )
 from .machine import UNDIGESTED, System
 from .names import find_config, find_system, nearest_name, recorded_in
-from .reading import JsonObject
 from .schema import Run
 from .values import section_of
 from .yaml_file import machine_layer, parse_overrides, read_layers

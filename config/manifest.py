@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, StrictInt, StrictStr, ValidationError
 
-from .errors import UserError, failing_as, show
+from ..host.errors import UserError, failing_as, show
+from ..host.reading import read_file
 from .names import nearest_path
-from .reading import read_file
 from .schema import Synthetic
 from .values import Section
 

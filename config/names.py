@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import UserError, show
+from ..host.errors import UserError, show
 
 PRESETS = Path(__file__).resolve().parent
 SYSTEM_ALIASES = {

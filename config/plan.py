@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from .errors import UserError
+from ..host.errors import UserError
 from .manifest import Part
 from .schema import Batch, BatchChange, Run
 from .values import MOST_EPOCHS, Duration

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .errors import UserError, show
+from ..host.errors import UserError, show
 from .leaves import Leaf, Leaves, Origin
 from .load import Loaded, load, merge
 from .names import recorded_in

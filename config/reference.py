@@ -17,9 +17,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from ..host.errors import UserError, show
 from . import machine, schema
 from .choices import Form
-from .errors import UserError, show
 from .leaves import is_within, yaml_value
 from .names import nearest_name
 from .values import Duration, Section, section_of

@@ -20,9 +20,9 @@ from pydantic import (
     StrictInt,
 )
 
+from ..host.finding import number
 from . import benchmark
 from .choices import Form
-from .finding import number
 
 # Far above what there is, and so small that products of two are exact and memory and waits end.
 MOST = 10**9

@@ -18,11 +18,11 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode
 
-from .errors import COMMAND_LINE, Problem, UserError, failing_as, show
+from ..host.errors import COMMAND_LINE, Problem, UserError, failing_as, show
+from ..host.reading import read_file
 from .layout import note_network, refuse_other_gpu
 from .leaves import Layer, Leaf, Leaves, Origin, put
 from .names import find_config, find_system
-from .reading import read_file
 from .schema import PLACES
 
 _MOST_BYTES = 1 << 16

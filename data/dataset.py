@@ -25,7 +25,6 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.errors import UserError, failing_as
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import (
@@ -37,9 +36,10 @@ from ..config.manifest import (
     Manifest,
     load_manifest,
 )
-from ..config.progress import Progress, Tracker, untracked
-from ..config.reading import open_file
 from ..config.schema import Data
+from ..host.errors import UserError, failing_as
+from ..host.progress import Progress, Tracker, untracked
+from ..host.reading import open_file
 from . import recordio
 from .decoder import check_decodes, has_dali
 from .workers import worker_pool

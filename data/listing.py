@@ -23,9 +23,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.errors import UserError
-from ..config.finding import printable
-from ..config.reading import open_file, read_file
+from ..host.errors import UserError
+from ..host.finding import printable
+from ..host.reading import open_file, read_file
 from .survey import (
     PHOTO_SUFFIXES,
     describe,

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config.atomic import follow_links, refuse_content
-from ..config.errors import UserError
 from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
-from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
+from ..host.atomic import follow_links, refuse_content
+from ..host.errors import UserError
+from ..host.progress import Progress, silent
 from .decoder import has_dali
 from .listing import SourceImage, list_images
 from .pack_parts import PackedSplit, PackJob, pack_split

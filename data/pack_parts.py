@@ -22,8 +22,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.atomic import write_file
 from ..config.manifest import LIST, File, OddFile, Split
+from ..host.atomic import write_file
 from . import recordio
 from .dataset import TABLE, Table, digest_file
 from .jpeg import read_image

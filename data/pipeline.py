@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from ..config.errors import UserError, failing_as
 from ..config.manifest import load_manifest
 from ..config.plan import Plan
-from ..config.reading import open_file
 from ..config.schema import Data
+from ..host.errors import UserError, failing_as
+from ..host.reading import open_file
 from . import recordio, sampling
 from .dataset import load_table, photo_name
 from .decoder import cause_of, check_decodes, decoder_options

@@ -7,15 +7,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..config.atomic import follow_links, is_free
-from ..config.errors import UserError, failing_as
 from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import Counts, Manifest, explain_missing, has_manifest
-from ..config.progress import Tracker
 from ..config.schema import Data, Synthetic
+from ..host.atomic import follow_links, is_free
+from ..host.errors import UserError, failing_as
+from ..host.lock import hold
+from ..host.progress import Tracker
 from .dataset import check_before_run
-from .lock import hold
 from .pack import pack_images
 from .synthetic import make_images
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import UserError
+from ..host.errors import UserError
 
 _WATCHED = (".rec", ".idx")
 

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..config.errors import UserError
+from ..host.errors import UserError
 
 MAGIC = 0xCED7230A
 _MAGIC_BYTES = struct.pack("<I", MAGIC)

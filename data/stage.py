@@ -14,8 +14,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..config.atomic import copy_file, follow_links, is_free, sync
-from ..config.errors import UserError, failing_as
 from ..config.manifest import (
     FILE_NAME,
     SPLITS,
@@ -25,10 +23,12 @@ from ..config.manifest import (
     has_manifest,
     load_manifest,
 )
-from ..config.progress import Progress, silent
-from ..config.reading import blocks_of, open_file
+from ..host.atomic import copy_file, follow_links, is_free, sync
+from ..host.errors import UserError, failing_as
+from ..host.lock import hold
+from ..host.progress import Progress, silent
+from ..host.reading import blocks_of, open_file
 from .dataset import check_digest, check_sizes, load_table
-from .lock import hold
 
 Chunk = tuple[int, int, int]
 """Start, end and CRC-32 of a piece of a record file."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.errors import UserError
-from ..config.finding import printable
+from ..host.errors import UserError
+from ..host.finding import printable
 
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png")
 _MOST_NAMED = 10

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..config.atomic import follow_links, refuse_content
 from ..config.manifest import SPLITS
-from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
+from ..host.atomic import follow_links, refuse_content
+from ..host.progress import Progress, silent
 from .sampling import generator
 from .workspace import workspace
 

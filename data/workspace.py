@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..config.errors import failing_as
-from .lock import hold
+from ..host.errors import failing_as
+from ..host.lock import hold
 
 
 @contextmanager

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 import psutil
 
-from ..config.errors import UserError
-from ..config.inherited import LOCAL_JOB, inherited
-from ..config.programs import NoAnswer, ask, ended_by
-from ..config.progress import say
+from ..host.errors import UserError
+from ..host.inherited import LOCAL_JOB, inherited
+from ..host.programs import NoAnswer, ask, ended_by
+from ..host.progress import say
 from ..train.communication.mpi_library import horovods_mpi
-from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
-from ..train.gpu.cuda_driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
+from ..train.cuda.code import PLAN_CAPABILITIES, gpu_code, runs
+from ..train.cuda.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
 from . import nccl_trial
 from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits

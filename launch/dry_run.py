@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ..compliance.config_rules import check_config
-from ..config.atomic import is_free
-from ..config.errors import UserError
 from ..config.manifest import has_manifest
 from ..config.schema import Data
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
 from ..data.prepare import describe_missing
+from ..host.atomic import is_free
+from ..host.errors import UserError
 from .launch_plan import LaunchPlan
 from .launchers import LAUNCHERS, mpi_for
 from .preflight import check_whether_it_runs

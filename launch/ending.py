@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..config.errors import UserError
-from ..config.finding import plain
+from ..host.errors import UserError
+from ..host.finding import plain
 from ..logging.records import (
     FAILED,
     LAUNCH,

@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from ..config.communication import Communication, engine_of, plan_communication
 from ..config.engines import Backend, Controller, Family
 from ..config.schema import Run
-from ..scaling.communication import Communication, engine_of, plan_communication
 
 # Backend -> settings with any algorithm. The bulk sizes are NVIDIA's for this benchmark (training
 # results v0.7 to v2.1): the engine waits for the stream after each bulk. With its default of 15

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ..config.inherited import ENGINE_PREFIXES
-from ..config.programs import NoAnswer, ask
+from ..host.inherited import ENGINE_PREFIXES
+from ..host.programs import NoAnswer, ask
 from ..logging.records import Commit, Driver, Environment
 from ..train.communication.mpi_library import horovods_mpi, library_version
-from ..train.gpu.cuda_driver import dotted, read_gpus
+from ..train.cuda.driver import dotted, read_gpus
 from ..train.mxnet_package import distribution
 from .engine_environment import EngineSettings
 from .system_description import processor, read_machine

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config.atomic import write_file
-from ..config.errors import UserError
 from ..config.layout import with_ranks
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..config.progress import Tracker
-from ..config.reading import JsonObject, read_object
 from ..config.recorded import load_recorded
 from ..data.prepare import prepare
+from ..host.atomic import write_file
+from ..host.errors import UserError
+from ..host.progress import Tracker
+from ..host.reading import JsonObject, read_object
 from ..train.capabilities import check_supported
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint

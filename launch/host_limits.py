@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.errors import UserError
-from ..config.inherited import QUESTION, inherited
-from ..config.programs import NotStarted, start
-from ..config.reading import read_text
+from ..host.errors import UserError
+from ..host.inherited import QUESTION, inherited
+from ..host.programs import NotStarted, start
+from ..host.reading import read_text
 
 NO_MEMORY = re.compile(
     r"Cannot allocate memory|[Cc]annot allocate memory for thread-local data"

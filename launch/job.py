@@ -16,16 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.atomic import write_file, write_json
 from ..config.benchmark import BENCHMARK
-from ..config.errors import UserError, failing_as
-from ..config.inherited import LOCAL_JOB, inherited
 from ..config.load import Loaded, load
-from ..config.programs import call
-from ..config.progress import Tracker, say
-from ..config.reading import read_file
 from ..config.schema import Run
-from ..data.lock import check_free
+from ..host.atomic import write_file, write_json
+from ..host.errors import UserError, failing_as
+from ..host.inherited import LOCAL_JOB, inherited
+from ..host.lock import check_free
+from ..host.programs import call
+from ..host.progress import Tracker, say
+from ..host.reading import read_file
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, read
 from .ending import RunError, StoppedBySignal, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..config.atomic import write_file
-from ..config.errors import failing_as
-from ..config.reading import read_file
-from ..data.lock import hold
+from ..host.atomic import write_file
+from ..host.errors import failing_as
+from ..host.lock import hold
+from ..host.reading import read_file
 from .run_files import CHECKPOINTS, is_run
 
 JOB_LOCK = ".job.lock"

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.errors import UserError
 from ..config.machine import JobSettings
 from ..config.schema import Run
+from ..host.errors import UserError
 from .preflight import refuse_runs
 from .schedulers import SCHEDULERS, Scheduler
 

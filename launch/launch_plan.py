@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
+from ..host.errors import UserError
 from ..train.capabilities import check_supported
 from .engine_environment import EngineSettings
 from .job_script import ROOT

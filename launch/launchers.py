@@ -18,10 +18,10 @@ from typing import ClassVar, NamedTuple
 import psutil
 
 from ..config.engines import PRODUCTS, Controller, Family
-from ..config.errors import UserError, failing_as
-from ..config.inherited import ENGINE_PREFIXES, inherited, taken_away
-from ..config.programs import NoAnswer, ask
 from ..config.schema import Run
+from ..host.errors import UserError, failing_as
+from ..host.inherited import ENGINE_PREFIXES, inherited, taken_away
+from ..host.programs import NoAnswer, ask
 from ..train.communication.mpi_library import MPICH_ABI, MpiLibrary, horovods_mpi
 from ..train.mxnet_package import package_folder
 from ..train.process_info import RANK_VARIABLES, RankVariables

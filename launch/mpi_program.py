@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ..config.engines import PRODUCTS, Family
-from ..config.programs import NoAnswer, ask
+from ..host.programs import NoAnswer, ask
 from ..train.communication.mpi_library import MPICH_ABI, MpiLibrary, library_version
 
 # What `--version` prints. Hydra is of MPICH and its descendants alike.

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from ..config.machine import System
-from ..config.programs import Answer, NoAnswer, ask
-from ..config.progress import say
 from ..config.schema import Run
-from ..train.gpu.cuda_driver import check_machine
+from ..host.programs import Answer, NoAnswer, ask
+from ..host.progress import say
+from ..train.cuda.driver import check_machine
 from ..train.mxnet_import import load_cuda
 from ..train.mxnet_package import library
 from ..train.process_info import read_process_info

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import compress
 from pathlib import Path
 
-from ..config.errors import UserError
 from ..config.load import Loaded, load
-from ..config.programs import NoAnswer, ask
-from ..config.progress import say
+from ..host.errors import UserError
+from ..host.programs import NoAnswer, ask
+from ..host.progress import say
 from ..train.checkpoint.resume import keep_batches
 from .launch_plan import LaunchPlan
 from .launchers import LAUNCHERS, Job

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import jinja2
 
 from ..config import benchmark
-from ..config.atomic import copy_file, new_folder, write_json
-from ..config.errors import UserError, failing_as, show
 from ..config.load import Loaded, load_system
-from ..config.programs import ask
-from ..config.reading import read_file
 from ..config.recorded import load_recorded
+from ..host.atomic import copy_file, new_folder, write_json
+from ..host.errors import UserError, failing_as, show
+from ..host.programs import ask
+from ..host.reading import read_file
 from ..logging.places import run_folders
 from ..logging.records import ENVIRONMENT, Environment, read
 from ..report.reproduction import without_places

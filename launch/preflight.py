@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
 from ..config.engines import Controller
-from ..config.errors import UserError
-from ..config.finding import ERROR, Finding
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..scaling.gpu import beyond_memory
+from ..host.errors import UserError
+from ..host.finding import ERROR, Finding
+from ..predict.gpu import beyond_memory
 from ..train.capabilities import check_supported
-from ..train.gpu.code import check_step, gpu_code
-from ..train.gpu.cuda_driver import check_machine
+from ..train.cuda.code import check_step, gpu_code
+from ..train.cuda.driver import check_machine
 from ..train.mxnet_package import distribution, library
 from .engine_environment import engine_environment
 from .host_limits import check_open_files, read_limits

@@ -12,14 +12,14 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ..config.atomic import remove_dead, write_file
-from ..config.errors import UserError, failing_as
 from ..config.layout import with_ranks
 from ..config.load import Loaded, load
-from ..config.progress import say
-from ..config.reading import read_file
 from ..config.recorded import RESUME, RUN, load_named, load_recorded, words_to_repeat
-from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
+from ..host.atomic import remove_dead, write_file
+from ..host.errors import UserError, failing_as
+from ..host.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
+from ..host.progress import say
+from ..host.reading import read_file
 from ..logging.mlperf import close_interrupted
 from ..logging.records import ENVIRONMENT, RESULT, Result, read, read_failures
 from ..train.checkpoint.file import Checkpoint

@@ -14,20 +14,20 @@ from ..compliance.check_log import Check
 from ..compliance.config_rules import check_config
 from ..compliance.official import NOT_RUN, check_officially
 from ..compliance.submission import as_one, judge_path
-from ..config.atomic import write_file, write_json
-from ..config.errors import RankFailed, UserError
-from ..config.finding import ERROR, WARNING
-from ..config.inherited import not_passed_on
 from ..config.layout import with_ranks
 from ..config.load import Loaded
 from ..config.manifest import Manifest
-from ..config.progress import Tracker, say
-from ..config.reading import read_ends
 from ..config.recorded import load_named
 from ..config.schema import Run
 from ..data.describe import describe_data
-from ..data.lock import LOCK, hold, other_holder
 from ..data.prepare import prepare as prepare_data
+from ..host.atomic import write_file, write_json
+from ..host.errors import RankFailed, UserError
+from ..host.finding import ERROR, WARNING
+from ..host.inherited import not_passed_on
+from ..host.lock import LOCK, hold, other_holder
+from ..host.progress import Tracker, say
+from ..host.reading import read_ends
 from ..logging.places import NoLogs
 from ..logging.records import (
     ENVIRONMENT,
@@ -41,9 +41,9 @@ from ..logging.records import (
     read_failures,
     write,
 )
+from ..predict.predictor import precision_of
+from ..predict.work import training_flops, utilisation
 from ..report.reproduction import compare_with_recorded, repeat_line
-from ..scaling.predict import precision_of
-from ..scaling.work import training_flops, utilisation
 from ..train.checkpoint.file import Checkpoint
 from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from ..config.atomic import partial_beside, write_file
-from ..config.errors import RankFailed, failing_as
 from ..config.load import Loaded
 from ..config.plan import Plan
 from ..config.schema import Run
+from ..host.atomic import partial_beside, write_file
+from ..host.errors import RankFailed, failing_as
 from ..logging.records import ENVIRONMENT, Brief
 
 CHECKPOINTS = "checkpoint"

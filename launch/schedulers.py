@@ -11,8 +11,8 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ..config.errors import UserError
 from ..config.schema import Run
+from ..host.errors import UserError
 
 LIMIT_SIGNAL = "SIGUSR1"
 """What a job with system.job.requeue gets before its time ends."""

@@ -14,11 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config import programs
-from ..config.atomic import in_its_folder, write_file
-from ..config.errors import UserError
-from ..config.finding import printable
-from ..config.inherited import (
+from ..config.load import Loaded
+from ..config.plan import build_plan
+from ..config.recorded import RESUME_JOB, leads_out, load_recorded
+from ..host import programs
+from ..host.atomic import in_its_folder, write_file
+from ..host.errors import UserError
+from ..host.finding import printable
+from ..host.inherited import (
     DEFAULTS,
     LOCAL_JOB,
     SCHEDULERS_COMMAND,
@@ -26,13 +29,10 @@ from ..config.inherited import (
     not_passed_on,
     taken_away,
 )
-from ..config.load import Loaded
-from ..config.plan import build_plan
-from ..config.programs import NoAnswer, NotStarted
-from ..config.progress import say
-from ..config.reading import read_ends, read_text
-from ..config.recorded import RESUME_JOB, leads_out, load_recorded
-from ..data.lock import check_free, held, hold
+from ..host.lock import check_free, held, hold
+from ..host.programs import NoAnswer, NotStarted
+from ..host.progress import say
+from ..host.reading import read_ends, read_text
 from ..logging.records import (
     FAILED,
     RESULT,

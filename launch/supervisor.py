@@ -22,11 +22,11 @@ from typing import IO, TYPE_CHECKING
 
 import psutil
 
-from ..config.errors import RankFailed, UserError
-from ..config.programs import PIPE, start
 from ..config.schema import Run
-from ..config.stop_signals import command_stop_signals
-from ..data.lock import LOCK, RANK_LOCK, other_holder
+from ..host.errors import RankFailed, UserError
+from ..host.lock import LOCK, RANK_LOCK, other_holder
+from ..host.programs import PIPE, start
+from ..host.stop_signals import command_stop_signals
 from ..logging.records import RESULT, Failure, read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.reserve import give_back

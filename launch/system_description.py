@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from ..config import benchmark
-from ..config.reading import read_text
 from ..config.schema import Run
+from ..host.reading import read_text
 from ..logging.records import Driver, Environment
 
 UNKNOWN = ""

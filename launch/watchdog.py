@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import UserError
-from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
+from ..host.errors import UserError
+from ..host.reading import read_text
 from ..logging.records import Failure, fit
 from ..train.activity import Activity, activity_of
 from ..train.communication.identity import differences, divide

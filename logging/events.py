@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.errors import UserError
+from ..host.errors import UserError
 
 MLLOG = "MLLOG"
 MLL = "MLL"

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Literal, TextIO
 
-from ..config.atomic import write_file
-from ..config.errors import failing_as
-from ..config.reading import open_file
+from ..host.atomic import write_file
+from ..host.errors import failing_as
+from ..host.reading import open_file
 
 
 class LineFile:

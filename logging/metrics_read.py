@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import failing_as
-from ..config.reading import JsonObject, open_file
+from ..host.errors import failing_as
+from ..host.reading import JsonObject, open_file
 from .line_file import read_end
 
 MOST_BYTES = 64 << 20

@@ -18,8 +18,8 @@ from mlperf_logging.mllog.mllog import MLLogger
 
 from ..config import benchmark
 from ..config.plan import Plan
-from ..config.reading import read_file
 from ..config.schema import Run
+from ..host.reading import read_file
 from .clock import Clock, Moment, present
 from .line_file import LineFile, read_end
 from .run_time import RESUMED, SAVE_START, SAVE_STOP

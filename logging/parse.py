@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..config.reading import named_descriptor, open_file
+from ..host.reading import named_descriptor, open_file
 from .events import (
     MLL,
     MLLOG,

@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 
 from ..config.benchmark import BENCHMARK
-from ..config.errors import UserError
 from ..config.names import nearest_path
-from ..config.reading import read_ends
+from ..host.errors import UserError
+from ..host.reading import read_ends
 
 RESULT_FILES = "result_*.txt"
 """Of any name between, as MLPerf's package checker finds them."""

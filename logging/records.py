@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ..config.atomic import write_file
-from ..config.errors import UserError
-from ..config.finding import shown
-from ..config.reading import read_object
+from ..host.atomic import write_file
+from ..host.errors import UserError
+from ..host.finding import shown
+from ..host.reading import read_object
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

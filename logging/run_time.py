@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from ..config.finding import first_number, number
+from ..host.finding import first_number, number
 from .events import Event
 
 SAVE_START = "checkpoint_start"

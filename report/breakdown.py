@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..config.finding import number
-from ..config.reading import JsonObject
+from ..host.finding import number
+from ..host.reading import JsonObject
 from .run_folder import Subject
 from .run_summary import amount, show
 

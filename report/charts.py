@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
-from ..config.atomic import write_output
+from ..host.atomic import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

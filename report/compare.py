@@ -17,12 +17,12 @@ from ..compliance.round import judge_all
 from ..compliance.rule import ROUND
 from ..compliance.score import Score, score_checks
 from ..config.benchmark import BENCHMARK, RUNS
-from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.names import nearest_name
-from ..config.progress import Progress, silent
-from ..config.reading import JsonObject
 from ..config.schema import PLACES
+from ..host.errors import UserError
+from ..host.progress import Progress, silent
+from ..host.reading import JsonObject
 from ..logging.places import job_of
 from ..logging.records import Repeat
 from .published import beside_published, machine_of

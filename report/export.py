@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import partial_beside
-from ..config.errors import UserError, failing_as
-from ..config.finding import number, printable
 from ..config.leaves import flatten
+from ..host.atomic import partial_beside
+from ..host.errors import UserError, failing_as
+from ..host.finding import number, printable
 from ..logging.parse import read_log
 from ..logging.places import METRICS, require
 from .run_folder import RunFolder, read_run_folder

@@ -24,11 +24,11 @@ from markupsafe import Markup, escape
 from ..compliance.check_log import Check
 from ..compliance.score import score_checks
 from ..compliance.submission import as_one, judge_path
-from ..config.atomic import in_its_folder, write_output
-from ..config.errors import UserError
-from ..config.finding import clock_time, number
 from ..config.leaves import flatten
 from ..data.describe import describe_data
+from ..host.atomic import in_its_folder, write_output
+from ..host.errors import UserError
+from ..host.finding import clock_time, number
 from ..logging.records import ABORTED, FAILED, Result
 from ..logging.records import Environment as RunEnvironment
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ..config.finding import number
-from ..config.reading import JsonObject
+from ..host.finding import number
+from ..host.reading import JsonObject
 from .charts import LARGEST, thinned
 from .run_folder import RunFolder
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 
-from ..config.errors import UserError
-from ..config.finding import number
 from ..config.plan import build_plan
-from ..config.reading import JsonObject
+from ..host.errors import UserError
+from ..host.finding import number
+from ..host.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
 from .charts import (

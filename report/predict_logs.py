@@ -9,12 +9,12 @@ from statistics import median
 from typing import NamedTuple
 
 from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from ..config.errors import UserError
 from ..config.machine import System
 from ..config.schema import Run
+from ..host.errors import UserError
 from ..logging.places import config_of
-from ..scaling.calibrate import Measurement
-from ..scaling.predict import check_network, precision_of
+from ..predict.calibrate import Measurement
+from ..predict.predictor import check_network, precision_of
 from .compare import read_all
 from .run_folder import LogFigures
 from .run_summary import RunSummary, show

@@ -7,8 +7,8 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..scaling.layer_table import backward_fraction
-from ..scaling.predict import Prediction, curve, strong_curve
+from ..predict.layer_table import backward_fraction
+from ..predict.predictor import Prediction, curve, strong_curve
 from .charts import COLOURS, INK, finish, new_panels, save
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Published MLPerf runs beside a log: the accelerators of its system, and where its time stands
-among those of the same accelerator and count (`scaling/published/mlperf_runs.csv`)."""
+among those of the same accelerator and count (`predict/published/mlperf_runs.csv`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..config.benchmark import IMAGENET_TRAIN_SAMPLES, TARGET_ACCURACY
 from ..config.schema import Run
 from ..logging.places import job_of
-from ..scaling.epochs import read_table
+from ..predict.epochs import read_table
 from .run_folder import Subject
 from .run_summary import RunSummary, median_of
 

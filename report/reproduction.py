@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..config.errors import UserError
-from ..config.finding import number
 from ..config.image_set import SYNTHETIC
 from ..config.leaves import flatten
 from ..config.load import Loaded
-from ..config.reading import JsonObject
 from ..config.schema import PLACES
+from ..host.errors import UserError
+from ..host.finding import number
+from ..host.reading import JsonObject
 from ..logging.records import Repeat
 from .run_folder import RunFolder, Subject, read_folder
 from .run_summary import show

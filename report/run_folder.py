@@ -13,11 +13,11 @@ from ..compliance.log_rules import checked_keys
 from ..compliance.logged_run import LoggedRun
 from ..compliance.ruleset import find_ruleset
 from ..config import benchmark
-from ..config.errors import UserError
-from ..config.finding import number
 from ..config.load import Loaded, load
-from ..config.reading import JsonObject, read_file
 from ..config.schema import Run
+from ..host.errors import UserError
+from ..host.finding import number
+from ..host.reading import JsonObject, read_file
 from ..logging.metrics_read import read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import (

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from ..compliance.logged_run import LoggedRun
 from ..config import benchmark
-from ..config.finding import first_number, number, printable
-from ..config.reading import JsonObject
+from ..host.finding import first_number, number, printable
+from ..host.reading import JsonObject
 from ..logging.events import Event
 from ..logging.run_time import RunTime, Shares, epoch_of, run_time
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..config.errors import UserError, reason_of
-from ..config.finding import first_number, number, printable
-from ..data.lock import LOCK, RANK_LOCK, held
+from ..host.errors import UserError, reason_of
+from ..host.finding import first_number, number, printable
+from ..host.lock import LOCK, RANK_LOCK, held
 from ..logging.metrics_read import newest_records
 from ..logging.records import (
     ABORTED,

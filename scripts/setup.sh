@@ -363,7 +363,7 @@ if [ -n "$gpu" ]; then link_cuda; fi
 quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
 # What is installed in place pip does not compile: every command's first start would.
 quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
-  config data launch logging report scaling sweep train rn50/__init__.py
+  config data host launch logging predict report sweep train rn50/__init__.py
 quietly "building our kernels" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
   'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali, sys; assert hvd.gloo_built() or sys.argv[1:]' \

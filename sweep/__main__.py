@@ -4,8 +4,8 @@ ends, which has started this one. So a trial ends in order also where its driver
 import signal
 import sys
 
-from ..config.programs import become
 from ..data.workers import end_with
+from ..host.programs import become
 
 if __name__ == "__main__":
     _, driver, *arguments = sys.argv

@@ -16,13 +16,10 @@ from optuna.distributions import (
 )
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from ..config.errors import COMMAND_LINE, Problem, UserError
-from ..config.finding import printable
 from ..config.leaves import Leaf, Origins, flatten, nest
 from ..config.load import Loaded, explain, load, merge, nearest_origin
 from ..config.names import file_beside, nearest_name
 from ..config.plan import build_plan
-from ..config.reading import JsonObject
 from ..config.recorded import load_named
 from ..config.values import (
     Count,
@@ -36,6 +33,9 @@ from ..config.values import (
     Workers,
 )
 from ..config.yaml_file import read_layers
+from ..host.errors import COMMAND_LINE, Problem, UserError
+from ..host.finding import printable
+from ..host.reading import JsonObject
 
 KINDS = ("choice", "linear", "log")
 FREE_KEYS = {"config", "trials", "parallel"}

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
-from ..config.atomic import write_file
-from ..config.errors import UserError, failing_as
-from ..config.progress import Advance
-from ..data.lock import LOCK, hold
 from ..data.prepare import prepare
+from ..host.atomic import write_file
+from ..host.errors import UserError, failing_as
+from ..host.lock import LOCK, hold
+from ..host.progress import Advance
 from ..launch.ending import GO_ON, Ending, StoppedBySignal, asked_by
 from ..launch.launch_plan import Options, plan_launch
 from ..launch.supervisor import StopSignals

@@ -10,9 +10,9 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from ..compliance.config_rules import check_config
-from ..config.atomic import write_output
 from ..config.leaves import yaml_value
-from ..config.reading import JsonObject
+from ..host.atomic import write_output
+from ..host.reading import JsonObject
 from .definition import LoadedSweep
 from .study import REASON, Study
 

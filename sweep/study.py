@@ -21,9 +21,9 @@ from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial, TrialState
 
-from ..config.atomic import in_its_folder
-from ..config.errors import UserError, failing_as, show
-from ..config.reading import JsonObject, open_file
+from ..host.atomic import in_its_folder
+from ..host.errors import UserError, failing_as, show
+from ..host.reading import JsonObject, open_file
 from ..train.seeding import stream_seed
 from .definition import Sweep
 

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import programs
-from ..config.errors import UserError
-from ..config.inherited import LOCAL_JOB, inherited
-from ..config.reading import read_ends
-from ..data.lock import LOCK, hold
+from ..host import programs
+from ..host.errors import UserError
+from ..host.inherited import LOCAL_JOB, inherited
+from ..host.lock import LOCK, hold
+from ..host.reading import read_ends
 from ..logging.places import METRICS
 from ..logging.records import FAILED, RESULT, Result, read
 

@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, settings
 # MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
 from PIL import Image  # noqa: F401
 
-from rn50.config.errors import UserError
-from rn50.config.progress import untracked
-from rn50.config.stop_signals import command_stop_signals
-from rn50.data.lock import hold
+from rn50.host.errors import UserError
+from rn50.host.lock import hold
+from rn50.host.progress import untracked
+from rn50.host.stop_signals import command_stop_signals
 from rn50.logging.parse import read_events
 from rn50.logging.run_time import TIME_KEYS
 

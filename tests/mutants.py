@@ -1,6 +1,6 @@
 """`python -m tests.mutants`: random single faults, and the tests that are to notice them.
 
-python -m tests.mutants --rooms launch,scaling --n 20 --seed 4
+python -m tests.mutants --rooms launch,predict --n 20 --seed 4
 python -m tests.mutants --rooms launch --all
 
 Each fault is put into a copy of this checkout, uncommitted changes too. One that `--fast` tests of
@@ -327,7 +327,7 @@ def main(root: Path = ROOT) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--rooms", default=",".join(ROOMS), help="such as launch,scaling"
+        "--rooms", default=",".join(ROOMS), help="such as launch,predict"
     )
     parser.add_argument("--n", type=int, default=40, help="faults")
     parser.add_argument("--seed", type=int, default=1)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER: tuple[dict[str, float], ...] = (
+    {"host": 1.0},
     {"config": 1.0},
-    {"data": 0.0, "logging": 1.0, "scaling": 2.0},
+    {"data": 0.0, "logging": 1.0, "predict": 2.0},
     {"train": 0.0, "compliance": 2.0},
     {"report": 1.0},
     {"launch": 1.0},
@@ -24,10 +25,11 @@ the row, in columns of the picture."""
 ROOMS = tuple(sorted(room for row in ORDER for room in row))
 PICTURE = ROOT / "docs/architecture.svg"
 _PURPOSE = {
+    "host": "files, locks, programs, signals, errors",
     "config": "schema, plan, benchmark facts, presets",
     "data": "images: pack, check, stage, DALI pipelines",
     "logging": "MLPerf log, metrics, timeline; parser",
-    "scaling": "cost models, predictor, published figures",
+    "predict": "cost models, predictor, published figures",
     "train": "one rank: start-up, loop, allreduce, LARS",
     "compliance": "closed-division rules for configs and logs, score",
     "report": "comparison, charts, HTML report",

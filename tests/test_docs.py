@@ -13,7 +13,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "scaling/published/README.md",
+    ROOT / "predict/published/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 every_page = pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config import choices
+from rn50.config import choices, groups
 from rn50.logging.records import ABORTED, Result, read
-from rn50.scaling import cost, groups
+from rn50.predict import cost
 from tests.checkout import copy_to
 from tests.conftest import ROOT, RUN
 from tests.waiting import finished, output_of
@@ -56,7 +56,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
     "grouping": (
         ("config/choices.py", "GROUPINGS = {", ROW),
         (
-            "scaling/groups.py",
+            "config/groups.py",
             "GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {",
             '    "dummy": lambda sizes, _: [1, 0],\n',
         ),
@@ -64,7 +64,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
     "algorithm": (
         ("config/choices.py", "ALGORITHMS = {", ROW),
         (
-            "scaling/cost.py",
+            "predict/cost.py",
             "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {",
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
         ),
@@ -136,13 +136,13 @@ run = load("smoke", ["schedule.shape=dummy"]).run
 is_used = step_settings(run, build_plan(run))(4).lr == 0.25
 """,
     "grouping": """
-from rn50.scaling.groups import gradient_groups
+from rn50.config.groups import gradient_groups
 groups = gradient_groups(load("smoke", ["comm.groups=dummy"]).run.comm.groups, [4, 4, 4])
 is_used = groups == [(2, 1), (0,)]
 """,
     "algorithm": """
 from rn50.config.engines import ALGORITHMS
-from rn50.scaling.cost import parse_algorithm
+from rn50.config.algorithms import parse_algorithm
 name = load("smoke", ["comm.algorithm=dummy"]).run.comm.algorithm
 is_used = parse_algorithm(name, 4) == ("dummy", None) and ALGORITHMS["gloo"][name] == {"DUMMY": "1"}
 """,

@@ -10,7 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from rn50.cli.main import app
+from rn50.config.reference import all_keys
+from tests.cli.test_everywhere import leaves
 from tests.rooms import (
     ORDER,
     PICTURE,
@@ -45,6 +49,9 @@ LAYOUT = {
     tokenize.NEWLINE,
     tokenize.NL,
 }
+MOST_KEYS = 255
+MOST_COMMANDS = 37
+"""Options are frozen: a new one replaces one."""
 FUNCTION_LINES = 60
 SMALL_MODULE_LINES = 40
 PLUGINS = ("compliance/log_rules/", "train/kernels/", "__main__.py", "__init__.py")
@@ -236,6 +243,15 @@ def test_product_and_tests_keep_their_budgets(
         f"{tokens} tokens of code, {budget} expected at most: delete what is not needed, "
         f"or raise {name} in a commit that says why"
     )
+
+
+def test_options_are_frozen() -> None:
+    paths = [key.path.removesuffix("[]") for key in all_keys()]
+    sections = {path.rpartition(".")[0].removesuffix("[]") for path in paths}
+    keys = [path for path in paths if path not in sections]
+    commands = list(leaves(get_command(app)))
+    assert len(keys) <= MOST_KEYS
+    assert len(commands) <= MOST_COMMANDS
 
 
 def test_no_room_outgrows_the_others() -> None:

@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..config.stop_signals import STOP_SIGNALS
-from ..data.lock import RANK_LOCK, FolderInUse, hold
+from ..host.errors import UserError
+from ..host.lock import RANK_LOCK, FolderInUse, hold
+from ..host.stop_signals import STOP_SIGNALS
 from ..logging.records import Failure, to_dict, write
 from .capabilities import check_supported
 from .checkpoint.file import read_checkpoint

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.reading import read_text
+from ..host.reading import read_text
 
 _TALKS = "rn50-talks"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

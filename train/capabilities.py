@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..config.errors import UserError
 from ..config.schema import Model, Run
-from .gpu.code import check_step
+from ..host.errors import UserError
+from .cuda.code import check_step
 
 SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}
 """AlexNet's last pooling needs 63 px; GoogLeNet's last modules see 2 x 2 at 64."""

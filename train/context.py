@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..config.atomic import write_file
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..data.probe import DataProbe, drop_caches
+from ..host.atomic import write_file
 from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
@@ -18,8 +18,8 @@ from .checkpoint.resume import LOG, METRICS, last_stamp_unix_s
 from .checkpoint.state import TrainState
 from .communication.connection import Connection
 from .communication.identity import identity_of
-from .gpu.code import check_step
-from .gpu.cuda_driver import check_machine
+from .cuda.code import check_step
+from .cuda.driver import check_machine
 from .process_info import ProcessInfo
 from .reserve import give_back
 from .stopping import StopRequest

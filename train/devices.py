@@ -10,9 +10,9 @@ import mxnet as mx
 from mxnet import nd
 
 from ..config.schema import Model, Optimizer
+from .cuda.code import check_step
+from .cuda.driver import visible_gpu
 from .gpu.calls import Device
-from .gpu.code import check_step
-from .gpu.cuda_driver import visible_gpu
 from .gpu.module import CudaModule
 from .gpu.plan_operators import PlanOperators
 from .gpu.update import PlanUpdater

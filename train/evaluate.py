@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mxnet import nd
 
-from ..config.errors import UserError
 from ..config.schema import Run
 from ..data.pipeline import Batch
 from ..data.sampling import eval_batches
+from ..host.errors import UserError
 from . import host_reads
 from .communication.communicator import Communicator
 from .communication.identity import divide

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.errors import UserError
-from ..config.reading import read_text
+from ..host.errors import UserError
+from ..host.reading import read_text
 from .activity import activity_of
 from .context import RunContext
 

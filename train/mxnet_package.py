@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ..config.errors import UserError
+from ..host.errors import UserError
 
 UNKNOWN = ("mxnet", "")
 

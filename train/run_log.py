@@ -14,13 +14,13 @@ import mxnet as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.atomic import write_file
-from ..config.finding import clock_time
+from ..host.atomic import write_file
+from ..host.finding import clock_time
 from ..logging.clock import Moment
 from ..logging.parse import read_events
 from ..logging.records import ABORTED, RESULT, SUCCESS, Result, Stopped, write
 from ..logging.run_time import run_time
-from ..scaling.work import training_flops
+from ..predict.work import training_flops
 from .activity import storage_read_bytes
 from .checkpoint.resume import LOG
 from .communication.communicator import Communicator

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.atomic import write_file
 from ..config.load import load
 from ..config.schema import Run
+from ..host.atomic import write_file
 from ..logging.timeline import Timeline
 from .__main__ import Rank
 from .capabilities import decodes_on_gpu

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from ..config.errors import UserError
+from ..host.errors import UserError
 from ..logging.records import EPOCH_LIMIT, TIME_LIMIT, Stopped
 from .host_reads import NO_SHARE
 from .running_clock import RunningClock

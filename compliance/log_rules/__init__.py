@@ -4,7 +4,7 @@ import os
 from functools import cache
 from importlib import import_module
 
-from ...config.finding import SEVERITIES, Finding
+from ...host.finding import SEVERITIES, Finding
 from ..causes import explain
 from ..logged_run import READ_KEYS, LoggedRun
 from ..rule import LOG, rules_on

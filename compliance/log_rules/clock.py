@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from ...config import benchmark
-from ...config.finding import ERROR, NOTE, POLICY, plain, shown
+from ...host.finding import ERROR, NOTE, POLICY, plain, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun, copies
 from ..rule import (

@@ -1,16 +1,7 @@
 """Rules on events: are they there, in order, once, with the values and metadata they must have."""
 
 from ...config import benchmark
-from ...config.finding import (
-    ERROR,
-    MISSING,
-    NOTE,
-    POLICY,
-    Finding,
-    number,
-    plain,
-    shown,
-)
+from ...host.finding import ERROR, MISSING, NOTE, POLICY, Finding, number, plain, shown
 from ...logging.events import Event, type_name
 from ..logged_run import SAME_MS, LoggedRun, spread_ms
 from ..rule import (

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 from ...config import benchmark
-from ...config.finding import POLICY, number, shown
+from ...host.finding import POLICY, number, shown
 from ..limits import CLOSED, LARS
 from ..logged_run import LoggedRun, as_setting
 from ..rule import (

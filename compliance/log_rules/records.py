@@ -2,7 +2,7 @@
 
 from unicodedata import normalize
 
-from ...config.finding import ERROR, NOTE, POLICY, plain, printable
+from ...host.finding import ERROR, NOTE, POLICY, plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
 from ..rule import CHECKER, LOG, Violations, against, only_if, rule, rules_on, violation

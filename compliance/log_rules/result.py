@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...config import benchmark
-from ...config.finding import ERROR, NOTE, POLICY, Finding, plain, printable, shown
+from ...host.finding import ERROR, NOTE, POLICY, Finding, plain, printable, shown
 from ..logged_run import (
     SAME_MS,
     Evaluation,

@@ -1,7 +1,7 @@
 """Rules of round v0.6 alone. (The nesting of its events is left to the official checker.)"""
 
 from ...config import benchmark
-from ...config.finding import ERROR, number, shown
+from ...host.finding import ERROR, number, shown
 from ..logged_run import LoggedRun, as_setting
 from ..rule import CHECKER, Violations, against, missing, rule
 

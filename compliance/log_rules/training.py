@@ -8,7 +8,7 @@ without `epoch_start` is its implementation's habit.
 from itertools import pairwise
 
 from ...config import benchmark
-from ...config.finding import ERROR, NOTE, POLICY, number, plain, shown
+from ...host.finding import ERROR, NOTE, POLICY, number, plain, shown
 from ...logging.events import Event
 from ..limits import cadence_problem
 from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of

@@ -11,8 +11,8 @@ from rn50.bench.allreduce import COLUMNS, Case, allreduce_rows, plan_allreduces
 from rn50.bench.harness import BenchJob, Outcome, alternate, in_turn, ratio_spread
 from rn50.bench.jobs import load_ready, measure_on_ranks
 from rn50.bench.loop import time_loops
-from rn50.config.errors import UserError
 from rn50.config.load import Loaded
+from rn50.host.errors import UserError
 from rn50.launch.run import load_for_launch
 from tests.bench.conftest import Measure
 from tests.conftest import refused

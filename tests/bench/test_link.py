@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rn50.scaling.cost import allreduce
-from rn50.scaling.topology import Link
-from tests.scaling.messages import flat
+from rn50.predict.cost import allreduce
+from rn50.predict.topology import Link
+from tests.predict.messages import flat
 
 REFERENCE = (
-    Path(__file__).resolve().parents[2] / "scaling/published/netlab_reference.csv"
+    Path(__file__).resolve().parents[2] / "predict/published/netlab_reference.csv"
 )
 
 EAGER_BYTES = 64 << 10

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rn50.cli.console import print_table, track
-from rn50.config.errors import UserError
+from rn50.host.errors import UserError
 from tests.waiting import read_terminal
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rn50.compliance.config_rules import RULES, ConfigCheck, check_config, published_lr
-from rn50.config.finding import ERROR, NOTE, POLICY, WARNING
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.variants import ALL, VARIANTS
+from rn50.host.finding import ERROR, NOTE, POLICY, WARNING
 from tests.config.test_image_set import write_manifest
 
 RECIPES = [name for name in list_presets() if name != "base"]

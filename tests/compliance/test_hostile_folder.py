@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
-from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.host.errors import UserError
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
 from rn50.report.html import write_report

@@ -16,7 +16,7 @@ from rn50.cli.log_check import check_lines
 from rn50.compliance.check_log import CANNOT_READ, Check, check_log
 from rn50.compliance.log_rules import checked_keys
 from rn50.compliance.log_rules.records import _plain_letters
-from rn50.config.finding import ERROR, MISSING, SEVERITIES
+from rn50.host.finding import ERROR, MISSING, SEVERITIES
 from rn50.logging import parse
 from tests.compliance.log_text import Record, find, good_run, last, official, put, write
 from tests.waiting import finished

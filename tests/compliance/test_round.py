@@ -9,8 +9,8 @@ import pytest
 
 from rn50.compliance.round import judge_all
 from rn50.compliance.submission import judge_path
-from rn50.config.finding import ERROR, POLICY
 from rn50.config.load import load
+from rn50.host.finding import ERROR, POLICY
 from rn50.launch.run import check_run
 from rn50.report.compare import compare, read_all
 from rn50.report.html import write_report

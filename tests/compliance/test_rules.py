@@ -19,7 +19,7 @@ from rn50.compliance.logged_run import reaches_target
 from rn50.compliance.rule import FROM_070, rule
 from rn50.compliance.rules_page import first_met, render_markdown
 from rn50.config import benchmark
-from rn50.config.finding import ERROR, NOTE, POLICY, WARNING, Finding
+from rn50.host.finding import ERROR, NOTE, POLICY, WARNING, Finding
 from rn50.logging.records import Verdict
 from tests.compliance.log_text import (
     Edit,

@@ -15,7 +15,7 @@ from rn50.compliance.check_log import Check, check_log
 from rn50.compliance.score import score_folder
 from rn50.compliance.submission import judge_path
 from rn50.config import benchmark
-from rn50.config.finding import ERROR, NOTE, POLICY, Finding
+from rn50.host.finding import ERROR, NOTE, POLICY, Finding
 from tests.compliance.log_text import (
     Edit,
     Run,

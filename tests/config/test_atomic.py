@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.atomic import check_output, new_folder, write_file, write_output
+from rn50.host.atomic import check_output, new_folder, write_file, write_output
 from tests.conftest import refused
 from tests.faults.file_system import refusing
 
@@ -57,7 +57,7 @@ def test_what_a_file_system_has_not_fails_no_write(
     tmp_path: Path, calls: tuple[str, ...]
 ) -> None:
     path = tmp_path / "page.html"
-    code = f"from rn50.config.atomic import *; write_file(Path({str(path)!r}), 'two')"
+    code = f"from rn50.host.atomic import *; write_file(Path({str(path)!r}), 'two')"
     path.write_text("one")
     refusals = dict.fromkeys(calls, "EPERM")
     environment = os.environ | refusing(tmp_path, None, **refusals)

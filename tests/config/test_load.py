@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.names import list_presets
 from rn50.config.plan import build_plan
+from rn50.host.errors import UserError
 from tests.conftest import refused
 
 FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"

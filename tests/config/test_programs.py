@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from rn50.compliance.official import check_officially
-from rn50.config import programs
-from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.host import programs
+from rn50.host.errors import UserError
 from rn50.launch import (
     host_limits,
     job,
@@ -38,7 +38,7 @@ from tests.conftest import write_script
 from tests.rooms import ROOT, sources
 from tests.waiting import leave_nothing
 
-DOOR = ROOT / "config/programs.py"
+DOOR = ROOT / "host/programs.py"
 ELSEWHERE = re.compile(
     r"subprocess|pty|asyncio\.create_subprocess\w*|ctypes\.util|webbrowser"
     r"|os\.(system|popen|fork\w*|exec\w+|spawn\w+|posix_spawn\w*)"

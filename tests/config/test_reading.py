@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.reading import read_file
+from rn50.host.reading import read_file
 
 
 def reason(path: Path, **wanted: object) -> str:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.recorded import (
     JOB,
@@ -15,6 +14,7 @@ from rn50.config.recorded import (
     load_recorded,
     words_to_repeat,
 )
+from rn50.host.errors import UserError
 from tests.conftest import refused
 
 

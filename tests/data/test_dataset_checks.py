@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rn50.config.errors import UserError
 from rn50.config.leaves import Origin
 from rn50.config.manifest import load_manifest
-from rn50.config.progress import Progress
 from rn50.config.schema import Data
 from rn50.data import dataset, recordio
 from rn50.data.dataset import check_before_run, digest_file, load_table, verify
 from rn50.data.pack import pack_images
+from rn50.host.errors import UserError
+from rn50.host.progress import Progress
 from tests.conftest import read_json, refused, write_json
 from tests.data.images import encode, image_folder
 

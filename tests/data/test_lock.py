@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.data import lock
-from rn50.data.lock import FolderInUse, held, hold, other_holder
+from rn50.host import lock
+from rn50.host.lock import FolderInUse, held, hold, other_holder
 from tests.faults.file_system import refusing
 from tests.waiting import finished, wait_until
 
 QUICK = """
 import sys
 from pathlib import Path
-from rn50.data import lock
+from rn50.host import lock
 lock.BEAT_S = 0.1
 lock.STALE_S = 2.0
 path = Path(sys.argv[1])

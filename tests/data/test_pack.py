@@ -21,7 +21,6 @@ from scipy.io import savemat
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
-from rn50.config.errors import UserError
 from rn50.config.manifest import load_manifest
 from rn50.config.schema import Synthetic
 from rn50.data import recordio
@@ -30,6 +29,7 @@ from rn50.data.listing import SourceImage
 from rn50.data.pack import pack_images
 from rn50.data.stage import stage
 from rn50.data.synthetic import make_images
+from rn50.host.errors import UserError
 from tests.conftest import refused
 from tests.data.images import contents, encode, image_folder, names_in, noise
 from tests.waiting import finished
@@ -515,7 +515,7 @@ def test_images_of_another_folder_are_packed_anew(drawn: Path, tmp_path: Path) -
 PACK = """
 import os, signal, sys
 from pathlib import Path
-from rn50.data import lock
+from rn50.host import lock
 from rn50.data.pack import pack_images
 lock.BEAT_S = 0.1
 lock.STALE_S = 1.0

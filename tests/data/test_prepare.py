@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from rn50.config.leaves import Origin
-from rn50.config.progress import untracked
 from rn50.config.schema import Data, Synthetic
 from rn50.data.dataset import verify
 from rn50.data.describe import describe_data
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare
 from rn50.data.synthetic import make_images, wnid
+from rn50.host.progress import untracked
 from tests.conftest import refused
 from tests.data.images import contents, names_in
 
@@ -123,7 +123,7 @@ PREPARE = """
 import sys, time
 from pathlib import Path
 from rn50.config.schema import Data, Synthetic
-from rn50.data import lock
+from rn50.host import lock
 from rn50.data.prepare import prepare
 lock.STALE_S = 5.0
 def track(name):

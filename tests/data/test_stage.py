@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from rn50.cli.main import app
 from rn50.config.manifest import Part
 from rn50.config.plan import Plan, Segment
-from rn50.config.reading import open_file
 from rn50.config.schema import Data
 from rn50.data.dataset import check_before_run, load_table, verify
 from rn50.data.pack import pack_images
 from rn50.data.pipeline import RecordFile, build_train_source
 from rn50.data.stage import remove, stage
+from rn50.host.reading import open_file
 from rn50.train.process_info import local_rank
 from tests.conftest import read_json, refused, write_json
 from tests.data.images import contents, image_folder, names_in
@@ -85,7 +85,7 @@ def test_a_read_error_is_the_sources(
     def opened(path: Path) -> BinaryIO:
         return BadDisk() if path == pristine / name else open_file(path)
 
-    for module in ("rn50.config.atomic", "rn50.data.stage"):
+    for module in ("rn50.host.atomic", "rn50.data.stage"):
         monkeypatch.setattr(f"{module}.open_file", opened)
     with refused(f"^{pristine}/{name}: cannot read: Input/output error$"):
         stage(pristine, tmp_path / "disk/set")

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from rn50.config.atomic import sync
+from rn50.host.atomic import sync
 from rn50.train import __main__ as entry
 from rn50.train import run, trainer
 from rn50.train.checkpoint import checkpointer

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rn50.config.reading import read_text
-from rn50.data.lock import RANK_LOCK
+from rn50.host.lock import RANK_LOCK
+from rn50.host.reading import read_text
 from rn50.logging.parse import read_events
 from rn50.logging.records import RESULT, Result, read
 from rn50.train.checkpoint.folder import newest_checkpoint

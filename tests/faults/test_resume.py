@@ -15,7 +15,7 @@ import pytest
 
 from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
-from rn50.data.lock import LOCK, RANK_LOCK
+from rn50.host.lock import LOCK, RANK_LOCK
 from rn50.launch.resume import is_hopeless
 from rn50.logging.parse import read_events
 from rn50.logging.records import read_failures

@@ -16,13 +16,13 @@ from tests.rooms import module_of, sources
 LAW = "partial_beside"
 WRITERS = {
     "config.atomic.new_folder": """
-from rn50.config.atomic import new_folder
+from rn50.host.atomic import new_folder
 with new_folder(out / "set") as folder:
     (folder / "within").mkdir()
     (folder / "within/file").touch()
 """,
     "config.atomic.write_file": """
-from rn50.config.atomic import write_file
+from rn50.host.atomic import write_file
 write_file(out / f"result of [some] long {40 * 'name'}.json", "{}")
 """,
     "launch.run_files.scratch_folder": """
@@ -135,7 +135,7 @@ def test_the_next_writer_removes_what_a_killed_one_left(
 
 def test_what_lives_or_is_another_machines_stays(tmp_path: Path) -> None:
     """Of another machine a writer cannot see the lock: time tells."""
-    from rn50.config.atomic import partial_beside, write_file
+    from rn50.host.atomic import partial_beside, write_file
 
     page = tmp_path / "page"
     new = tmp_path / ".page.partial-0123abcd"

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeGuard
 
 import psutil
 
-from rn50.config.reading import read_object
+from rn50.host.reading import read_object
 from tests.conftest import RUN, Rn50, packed
 from tests.faults.test_resume import LAUNCHERS, is_as_if_uninterrupted
 from tests.waiting import rank_process

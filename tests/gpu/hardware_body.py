@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rn50  # noqa: F401  before MXNet, whose finder it installs
-from rn50.config.errors import UserError
-from rn50.config.inherited import LOCAL_JOB, inherited
 from rn50.config.load import load
-from rn50.config.programs import NoAnswer, ask
 from rn50.config.schema import Run
+from rn50.host.errors import UserError
+from rn50.host.inherited import LOCAL_JOB, inherited
+from rn50.host.programs import NoAnswer, ask
 from rn50.launch.launchers import build_job
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ CLOCKS = (
 )
 OF_ENTRY_Y = 10
 OF_ENTRY_BETA = 10
-"""Words of cudnnBatchNormalizationBackwardEx and cudnnConvolutionBackwardData (gpu/writer.py)."""
+"""Words of cudnnBatchNormalizationBackwardEx and cudnnConvolutionBackwardData."""
 
 
 class Options(NamedTuple):
@@ -113,7 +113,7 @@ def spread(times_s: Iterable[float]) -> list[float]:
 
 
 def machine(options: Options, batch: int) -> None:
-    from rn50.train.gpu.cuda_driver import dotted, read_gpus
+    from rn50.train.cuda.driver import dotted, read_gpus
 
     gpus = read_gpus()
     assert gpus is not None, "a driver expected"
@@ -188,7 +188,7 @@ def doctor(_: Options) -> None:
 
 def nccl(_: Options) -> None:
     from rn50.launch.doctor import gpus_together
-    from rn50.train.gpu.cuda_driver import read_gpus
+    from rn50.train.cuda.driver import read_gpus
 
     gpus = read_gpus()
     assert gpus is not None
@@ -288,7 +288,7 @@ def steps(options: Options, batch: int) -> None:
 
 def ways(options: Options, batch: int) -> None:
     """Steps with each way of batch norm."""
-    from rn50.train.gpu.cuda_driver import dotted, visible_gpu
+    from rn50.train.cuda.driver import dotted, visible_gpu
 
     capability = dotted(visible_gpu(0).capability)
     for way in forced_norms():
@@ -338,7 +338,7 @@ def spin(options: Options, batch: int) -> None:
 
 
 def spin_action(device: Any) -> Callable[[], None]:
-    from rn50.train.gpu.cuda_driver import visible_gpu
+    from rn50.train.cuda.driver import visible_gpu
     from rn50.train.gpu.module import compiled
 
     major, minor = visible_gpu(0).capability
@@ -407,7 +407,7 @@ def calls(options: Options, batch: int) -> None:
 
 def flops(writer: Any) -> dict[str, int]:
     """Of a convolution in each direction, by the name of its weight."""
-    from rn50.train.gpu.layer_calls import Convolution, Dense
+    from rn50.train.gpu.layers import Convolution, Dense
 
     work = {}
     for layer in writer.network.layers:

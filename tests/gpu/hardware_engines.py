@@ -33,7 +33,7 @@ ITEM_BYTES = {0: 4, 2: 2}
 
 def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     """Of all different convolutions of the network; engine "none" where a graph is refused."""
-    from rn50.train.gpu.layer_calls import Convolution
+    from rn50.train.gpu.layers import Convolution
     from tests.gpu.hardware_body import steps_of
 
     steps = steps_of(run, batch)

@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rn50.train.gpu.cuda_driver import read_gpus
+from rn50.train.cuda.driver import read_gpus
 from tests.gpu.hardware_body import DEFAULTS, Options
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from rn50.config.names import list_presets
 from rn50.launch.doctor import OK, try_library
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.train.capabilities import check_accelerator
-from rn50.train.gpu.code import PLAN_CAPABILITIES, WHEEL, gpu_code, runs
+from rn50.train.cuda.code import PLAN_CAPABILITIES, WHEEL, gpu_code, runs
 from tests.waiting import output_of
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rn50.config.load import Loaded
-from rn50.config.reading import read_ends
 from rn50.data.prepare import prepare
+from rn50.host.reading import read_ends
 from rn50.launch.run import load_for_launch
 from rn50.launch.run_files import scratch_folder
 from rn50.logging.records import RESULT, Result, read

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.manifest import SPLITS
 from rn50.data.dataset import load_table
+from rn50.host.errors import UserError
 from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.launch_plan import Options
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher

@@ -10,18 +10,18 @@ import pytest
 
 from rn50.cli.predict import Asked
 from rn50.config.choices import ALGORITHMS
-from rn50.config.errors import UserError
+from rn50.config.communication import launched, plan_own
 from rn50.config.load import Loaded, load
 from rn50.config.names import list_presets
+from rn50.host.errors import UserError
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.environment_record import describe_environment
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.launchers import build_job, family_here
 from rn50.launch.preflight import refusals
-from rn50.scaling.communication import launched, plan_own
-from rn50.scaling.predict import job_of_config, predict
+from rn50.predict.predictor import job_of_config, predict
 from tests import mpi
-from tests.scaling.systems import SYSTEMS
+from tests.predict.systems import SYSTEMS
 
 GRIDS = ("torus_2d(7x9)", "torus_2d(2x1)")
 LAUNCHER = "gloo" if mpi.WHY_NOT else mpi.LAUNCHER

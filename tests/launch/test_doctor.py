@@ -18,7 +18,7 @@ from rn50.launch.doctor import (
     try_library,
 )
 from rn50.launch.host_limits import Limits
-from rn50.train.gpu.cuda_driver import Gpu, Gpus
+from rn50.train.cuda.driver import Gpu, Gpus
 from tests.conftest import Rn50
 from tests.train.test_gpu_code import ELF, fat_binary
 

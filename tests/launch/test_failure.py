@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.host.errors import UserError
 from rn50.launch.failure import PROCESS_EXITED, Evidence, explain_failure
 from rn50.launch.host_limits import (
     LEAST_OPEN_FILES,

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from rn50.config.inherited import (
+from rn50.config.load import load
+from rn50.host.inherited import (
     DEFAULTS,
     LOCAL_JOB,
     SCHEDULERS_COMMAND,
     inherited,
     taken_away,
 )
-from rn50.config.load import load
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.launch.submit import defaults_left_out, submit
 from rn50.launch.supervisor import run_watched

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rn50.cli.console import track
-from rn50.config.errors import RankFailed
 from rn50.config.load import load
+from rn50.host.errors import RankFailed
 from rn50.launch import run
 from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.job import Request, run_all

@@ -7,16 +7,16 @@ import pytest
 
 from rn50.cli.console import track
 from rn50.compliance.config_rules import check_config
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.names import list_presets
+from rn50.host.errors import UserError
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.preflight import check_whether_it_runs, obstacles_here, refusals
 from rn50.launch.run import launch
 from rn50.launch.submit import plan_submission
-from rn50.scaling.predict import job_of_config, predict
-from rn50.train.gpu.cuda_driver import Gpu
+from rn50.predict.predictor import job_of_config, predict
+from rn50.train.cuda.driver import Gpu
 from tests.conftest import refused
 
 NEVER = [
@@ -99,7 +99,7 @@ def test_the_grid_that_runs_is_priced_and_shown(config: str, grid: str) -> None:
 def test_no_preset_is_refused_for_this_machines_sake(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rn50.train.gpu.cuda_driver.read_gpus", lambda: None)
+    monkeypatch.setattr("rn50.train.cuda.driver.read_gpus", lambda: None)
     assert refusals(load(name).run) == []
 
 

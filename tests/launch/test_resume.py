@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from rn50.config.load import load
-from rn50.data.lock import LOCK, FolderInUse, hold
+from rn50.host.lock import LOCK, FolderInUse, hold
 from rn50.launch import run as launch_run
 from rn50.launch.ending import rank_failed
 from rn50.launch.launch_plan import Options

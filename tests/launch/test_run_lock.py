@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
-from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
+from rn50.host.errors import UserError
+from rn50.host.lock import LOCK, RANK_LOCK, FolderInUse, hold
 from rn50.launch import resume
 from rn50.launch.resume import begin_attempt, is_interrupted, load_resumed
 from rn50.logging.records import Failure, write

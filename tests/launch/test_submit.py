@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.data.lock import hold
+from rn50.host.lock import hold
 from rn50.launch.job_folder import JOB_LOCK, open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.resume import latest_interrupted
@@ -337,7 +337,7 @@ def test_an_id_counts_whatever_the_exit_code(
 def test_a_scheduler_that_does_not_answer_is_asked_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
-    monkeypatch.setattr("rn50.config.programs.ask.__defaults__", (1.0, None, None))
+    monkeypatch.setattr("rn50.host.programs.ask.__defaults__", (1.0, None, None))
     program("squeue", "sleep 60")
     begun_s = time.monotonic()
     for _ in range(3):

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.config.errors import RankFailed
 from rn50.config.schema import Watchdog as Settings
-from rn50.config.stop_signals import STOP_SIGNALS
+from rn50.host.errors import RankFailed
+from rn50.host.stop_signals import STOP_SIGNALS
 from rn50.launch import supervisor
 from rn50.launch.supervisor import StopSignals, run_watched, wait_for_launcher
 from rn50.launch.watchdog import Watchdog

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from rn50.config.atomic import sync
 from rn50.config.schema import Watchdog as Settings
+from rn50.host.atomic import sync
 from rn50.launch.failure import PROCESS_EXITED
 from rn50.launch.watchdog import Watchdog
 from rn50.logging.records import Failure, to_dict

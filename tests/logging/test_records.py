@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
+from rn50.host.errors import UserError
 from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
 from rn50.logging.records import (

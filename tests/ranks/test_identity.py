@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import RankFailed
 from rn50.config.load import load
+from rn50.host.errors import RankFailed
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from tests import mpi

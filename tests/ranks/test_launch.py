@@ -14,7 +14,7 @@ from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import read_events
-from rn50.scaling.work import gradient_bytes
+from rn50.predict.work import gradient_bytes
 from tests.conftest import RUN, Rn50, logged, metrics, read_json, stop_of
 from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.config.plan import build_plan
-from rn50.data.lock import hold
+from rn50.host.lock import hold
 from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs

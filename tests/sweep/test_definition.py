@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.errors import UserError
 from rn50.config.names import PRESETS
 from rn50.config.yaml_file import parse_overrides
+from rn50.host.errors import UserError
 from rn50.sweep.definition import LoadedSweep, load_sweep, overrides
 from tests.conftest import refused
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from rn50.data.lock import LOCK, hold
+from rn50.host.lock import LOCK, hold
 from rn50.logging.parse import read_events
 from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder

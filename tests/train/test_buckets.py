@@ -7,7 +7,7 @@ from mxnet import autograd, nd
 from mxnet.gluon import nn
 
 from rn50.config.schema import Model
-from rn50.scaling.layer_table import wire_groups
+from rn50.predict.layer_table import wire_groups
 from rn50.train.communication.buckets import ALIGN_BYTES, lay_out_gradients
 from rn50.train.network.build import build_network, trainable
 from rn50.train.operators import Operators

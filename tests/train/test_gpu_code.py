@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rn50.config.schema import Model
-from rn50.train.gpu import code as module
-from rn50.train.gpu.code import WHEEL, check_step, gpu_code, runs
+from rn50.train.cuda import code as module
+from rn50.train.cuda.code import WHEEL, check_step, gpu_code, runs
 from tests.conftest import refused
 
 PTX = 1

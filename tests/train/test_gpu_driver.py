@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rn50.train.gpu.cuda_driver import Gpu, Gpus, check_driver, read_gpus
+from rn50.train.cuda.driver import Gpu, Gpus, check_driver, read_gpus
 from tests.conftest import refused
 from tests.train.test_mpi_library import compile_library
 

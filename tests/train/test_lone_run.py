@@ -17,7 +17,7 @@ from rn50.launch.resume import begin_attempt
 from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
 from rn50.logging.run_time import run_time
-from rn50.scaling.work import training_flops
+from rn50.predict.work import training_flops
 from rn50.train import run, trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of
 from rn50.train.checkpoint.folder import checkpoints_in

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rn50.train.gpu.code import PLAN_CAPABILITIES
+from rn50.train.cuda.code import PLAN_CAPABILITIES
 from rn50.train.gpu.norms import ANY, TABLE, Division, Gpu, Norms, Row, choose, gpu_of
 
 H200 = TABLE[9, 0]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.errors import UserError, show
 from rn50.config.leaves import flatten, nest
 from rn50.config.load import load
 from rn50.config.plan import build_plan
+from rn50.host.errors import UserError, show
 from rn50.train import run
 from rn50.train.__main__ import one_line
 from rn50.train.communication import identity

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...config.errors import UserError, reason_of
+from ...host.errors import UserError, reason_of
 from ..network.build import on_host, quick_digest, statistics_arrays, weight_arrays
 from ..trainer import Trainer
 from ..warning import warn

@@ -20,9 +20,9 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from ...config.atomic import partial_beside, sync
-from ...config.errors import UserError, failing_as
-from ...config.reading import open_file
+from ...host.atomic import partial_beside, sync
+from ...host.errors import UserError, failing_as
+from ...host.reading import open_file
 from .state import Meta, Strict
 
 DIGEST_BYTES = 32

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ...config.atomic import copy_file, in_its_folder, partial_beside, sync
-from ...config.errors import UserError
-from ...config.progress import say
+from ...host.atomic import copy_file, in_its_folder, partial_beside, sync
+from ...host.errors import UserError
+from ...host.progress import say
 from ...logging.records import read_failures
 from .file import BEST, Checkpoint, read_checkpoint, step_of
 

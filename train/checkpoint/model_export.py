@@ -15,9 +15,9 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from ...config.errors import UserError
 from ...config.manifest import load_manifest
 from ...config.schema import Data, Run
+from ...host.errors import UserError
 from ..network.build import build_network, copy_parameters, image_shape
 from ..operators import Operators
 from .file import Checkpoint

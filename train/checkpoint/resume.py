@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ...config.errors import UserError
 from ...config.image_set import COUNTS
 from ...config.leaves import flatten
 from ...config.load import Loaded
@@ -17,6 +16,7 @@ from ...config.manifest import explain_missing, has_manifest
 from ...config.plan import build_plan, spread
 from ...config.recorded import RESUME, load_recorded
 from ...config.schema import Run
+from ...host.errors import UserError
 from ...logging import mlperf
 from ...logging.metrics_read import newest_records
 from ..communication.identity import image_set_in

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from mxnet import autograd, nd
 
-from ...config.errors import UserError
-from ...scaling.groups import gradient_groups
+from ...config.groups import gradient_groups
+from ...host.errors import UserError
 from ..operators import Operators
 
 ALIGN_BYTES = 128
@@ -35,7 +35,7 @@ def lay_out_gradients(
 
     Args:
         parameters: initialised, first layer first.
-        rule: see `scaling.groups.gradient_groups`.
+        rule: see `config.groups.gradient_groups`.
         parts: the length of each array is a multiple of it, so that it can be cut into equal parts.
 
     Returns:

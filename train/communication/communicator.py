@@ -17,8 +17,8 @@ import numpy as np
 from mxnet import nd
 from mxnet.ndarray import NDArray
 
-from ...config.errors import UserError
-from ..gpu.cuda_driver import check_machine, visible_gpu
+from ...host.errors import UserError
+from ..cuda.driver import check_machine, visible_gpu
 from ..operators import Operators
 from ..stopping import AllRanksError
 from .buckets import lay_out_gradients

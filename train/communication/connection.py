@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...config.algorithms import parse_algorithm
+from ...config.communication import with_grid
 from ...config.schema import Run
 from ...config.values import profiled_steps
 from ...logging.timeline import Timeline
-from ...scaling.communication import with_grid
-from ...scaling.cost import parse_algorithm
 from ..activity import talks_to_ranks
 from ..mxnet_import import load_cuda
 from ..mxnet_package import library

@@ -20,10 +20,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...config.errors import show
 from ...config.leaves import flatten
 from ...config.load import Loaded
 from ...config.manifest import has_manifest, load_manifest
+from ...host.errors import show
 
 _MOST_SHOWN = 4
 """Ranks, or groups of them, by name."""
@@ -31,7 +31,7 @@ Identity = Mapping[str, Mapping[str, Any]]
 """Part (code, package, image set, variable, config) -> name -> value."""
 _OWN = ("system.", "data.path", "data.synthetic")
 """Keys of the config that may differ between ranks."""
-_ROOMS = ("config", "data", "logging", "scaling", "train")
+_ROOMS = ("config", "data", "host", "logging", "predict", "train")
 """Those from which a rank imports."""
 _PACKAGES = ("mxnet", "mxnet-cu112", "horovod", "nvidia-dali-cuda120", "numpy")
 _VARIABLES = re.compile(

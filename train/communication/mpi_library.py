@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...config.engines import PRODUCTS, Family
-from ...config.programs import ask
+from ...host.programs import ask
 from ..mxnet_package import package_folder
 
 MPICH_ABI: tuple[Family, ...] = ("mpich", "intel", "mvapich", "cray")

@@ -11,7 +11,7 @@ from typing import Any
 import mxnet as mx
 from mxnet import nd
 
-from ...config.errors import UserError
+from ...host.errors import UserError
 from .. import kernels
 from ..operators import Graphs
 from ..step_times import EngineContext, Stamp

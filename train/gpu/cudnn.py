@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...config.errors import UserError
+from ...host.errors import UserError
 from .backend import HALF, SINGLE, WORKSPACE_BYTES, Backend, Shape
 from .calls import Device, address_of, checked, cuda
 

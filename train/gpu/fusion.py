@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from . import backend
 from .backend import Backend, Convolving, Plan
-from .layer_calls import Convolution, Layer, LayerList, Norm
+from .layers import Convolution, Layer, LayerList, Norm
 
 
 class Fusion:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mxnet import nd
 
-from ...config.errors import UserError
+from ...host.errors import UserError
 from .calls import Call, Device, checked, cuda, data_address, float_bits
 
 SOURCE = Path(__file__).with_name("device.cu")

@@ -16,10 +16,10 @@ from ..operators import TOP, Graphs, Operators
 from ..step_times import Stamp
 from .calls import SETTINGS, captured_graphs, check_segments, data_address, float_bits
 from .cudnn import Cudnn
+from .layer_calls import Writer
 from .module import CudaModule, blocks_for, type_name
 from .step_plan import ScoringPlan, Shared, TrainingPlan
 from .tape import Arena, Tape
-from .writer import Writer
 
 
 class PlanOperators(Operators):

@@ -14,8 +14,8 @@ import numpy as np
 from mxnet import nd
 
 from .calls import Device, Segment, data_address
+from .layer_calls import Writer
 from .tape import Arena
-from .writer import Writer
 
 
 class Shared(NamedTuple):

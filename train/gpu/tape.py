@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from mxnet import nd
 
-from ...config.errors import UserError
+from ...host.errors import UserError
 from .backend import Plan
 from .calls import Call, cuda, data_address
 from .cudnn import Cudnn

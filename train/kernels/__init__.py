@@ -12,9 +12,9 @@ from pathlib import Path
 import mxnet as mx
 from mxnet._ctypes.ndarray import _imperative_invoke
 
-from ...config.atomic import partial_beside
-from ...config.errors import UserError
-from ...config.programs import ask
+from ...host.atomic import partial_beside
+from ...host.errors import UserError
+from ...host.programs import ask
 from ..mxnet_package import headers, operator_source
 
 _HERE = Path(__file__).parent

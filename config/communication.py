@@ -1,0 +1,319 @@
+"""The plan of communication: what sums the gradients, how, on which grid and in which groups, and
+who chose that. Pure.
+
+`rn50 launch` sets the engine by it, `config check` refuses by it, the dry run and the report show
+it, `rn50 predict` prices it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from ..host.errors import UserError
+from .algorithms import GRIDS, IN_SWITCHES, grid, parse_algorithm
+from .engines import ALGORITHMS, PRODUCTS, Backend, Controller, Family
+from .machine import Performance, System
+from .schema import Run
+
+Chooser = Literal["config", "engine", "machine", "what-if", "search"]
+CHOOSERS: dict[Chooser, str] = {
+    "config": "chosen by the config",
+    "engine": "chosen by the engine",
+    "machine": "of the machine's own published software",
+    "what-if": "a what-if",
+    "search": "found by --best",
+}
+
+
+class Engine(NamedTuple):
+    """What sums the gradients. `mpi`: the one that Horovod was linked to; None: not known."""
+
+    backend: Backend
+    mpi: Family | None = None
+    controller: Controller = "mpi"
+
+    @property
+    def name(self) -> str:
+        if self.backend == "mpi" and self.mpi:
+            return PRODUCTS[self.mpi]
+        return self.backend
+
+    @property
+    def offered(self) -> dict[str, dict[str, str]]:
+        """The settings of each algorithm that it can be told to use."""
+        if self.backend == "mpi" and self.mpi:
+            return ALGORITHMS[self.mpi]
+        return ALGORITHMS[self.backend]
+
+
+def engine_of(system: System, controller: Controller, mpi: Family | None) -> Engine:
+    """NCCL moves the gradients between GPUs, `controller` those between CPUs."""
+    backend: Backend = "nccl" if system.device == "gpu" else controller
+    return Engine(backend, mpi, controller)
+
+
+@dataclass(frozen=True)
+class Communication:
+    """`algorithm`: as `comm.algorithm` names it, with its grid where it has one. `priced`: what the
+    model takes the fastest of, for each message; several where the engine chooses. `refusal`: why
+    `rn50 launch` would refuse it; empty: it would not."""
+
+    engine: Engine
+    algorithm: str
+    algorithm_by: Chooser
+    groups: str
+    groups_by: Chooser
+    priced: tuple[str, ...]
+    refusal: str = ""
+
+    @property
+    def is_what_if(self) -> bool:
+        return "what-if" in (self.algorithm_by, self.groups_by)
+
+    @property
+    def note(self) -> str:
+        """Who chose the algorithm, and whether it runs."""
+        if self.algorithm_by == "machine":
+            note = CHOOSERS["machine"]
+        else:
+            note = f"{self.engine.name}, {CHOOSERS[self.algorithm_by]}"
+        return f"{note}; rn50 launch refuses it" if self.refusal else note
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} ({self.note})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `rn50 predict --json` has it."""
+        name, sides = parse_algorithm(self.algorithm)
+        return {
+            "backend": self.engine.backend,
+            "engine": self.engine.name,
+            "algorithm": name,
+            "grid": sides,
+            "algorithm_by": self.algorithm_by,
+            "groups": self.groups,
+            "groups_by": self.groups_by,
+            "what_if": self.is_what_if,
+            "launch_refuses": self.refusal or None,
+        }
+
+
+def plan_communication(run: Run, engine: Engine) -> Communication:
+    """What `rn50 launch` does for `run`. Raises UserError: the engine does not offer the algorithm,
+    or the ranks have no such grid."""
+    algorithm = launched(run.comm.algorithm, run.system, run.system.world_size, engine)
+    return Communication(
+        engine=engine,
+        algorithm=algorithm,
+        algorithm_by="engine" if algorithm == "auto" else "config",
+        groups=run.comm.groups,
+        groups_by="config",
+        priced=priced(algorithm, engine, run.system.performance),
+    )
+
+
+def plan_of_any(
+    run: Run, mpi: Family | None, controllers: Sequence[Controller] = ("mpi", "gloo")
+) -> Communication:
+    """The plan by the first of the `controllers` that offers what the config asks for. Raises
+    UserError: none does, in the words of the first."""
+    refused = []
+    for controller in controllers:
+        try:
+            return plan_communication(run, engine_of(run.system, controller, mpi))
+        except UserError as error:
+            refused.append(error)
+    raise refused[0]
+
+
+def plan_own(system: System, ranks: int, mpi: Family | None = None) -> Communication:
+    """What the published runs of a machine did, by software of its own where that is another."""
+    engine = engine_of(system, "mpi", mpi)
+    about = system.performance or Performance()
+    plan = Communication(
+        engine=engine,
+        algorithm="auto",
+        algorithm_by="engine",
+        groups=about.groups,
+        groups_by="machine",
+        priced=priced("auto", engine, about),
+    )
+    if about.algorithm == "auto":
+        return plan
+    (algorithm,) = own_algorithms(system, about, ranks)
+    return _free(plan, algorithm, system, ranks, "machine")
+
+
+def own_algorithms(system: System, about: Performance, ranks: int) -> tuple[str, ...]:
+    """What the model takes the fastest of for the machine's own software."""
+    if about.algorithm == "auto":
+        return priced("auto", engine_of(system, "mpi", None), about)
+    return (own_grid(about.algorithm, system, about, ranks),)
+
+
+def what_if(
+    plan: Communication,
+    system: System,
+    ranks: int,
+    algorithm: str | None,
+    groups: str | None,
+) -> Communication:
+    """`plan` with another algorithm or other groups, whether or not a launch would take them.
+    Raises UserError: there is no such algorithm or grid."""
+    if groups is not None:
+        plan = replace(plan, groups=groups, groups_by="what-if")
+    if algorithm is None:
+        return plan
+    return _free(plan, algorithm, system, ranks, "what-if")
+
+
+def offered_plans(
+    plan: Communication, system: System, ranks: int
+) -> Iterator[Communication]:
+    """`plan` with each algorithm that its engine offers for so many ranks."""
+    for name in plan.engine.offered:
+        try:
+            algorithm = launched(name, system, ranks, plan.engine)
+        except UserError:
+            continue
+        yield replace(
+            plan,
+            algorithm=algorithm,
+            algorithm_by="search",
+            priced=priced(algorithm, plan.engine, system.performance),
+            refusal="",
+        )
+
+
+def at_size(plan: Communication, system: System, ranks: int) -> Communication:
+    """The same choice on another number of ranks: its grid follows; where they have none the engine
+    chooses."""
+    name = plan.algorithm.partition("(")[0]
+    if plan.refusal:
+        return _free(plan, name, system, ranks, plan.algorithm_by)
+    try:
+        algorithm = launched(name, system, ranks, plan.engine)
+    except UserError:
+        algorithm = "auto"
+    return replace(
+        plan,
+        algorithm=algorithm,
+        priced=priced(algorithm, plan.engine, system.performance),
+    )
+
+
+def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
+    """`algorithm` with the grid on which so many ranks sum. Raises UserError: `engine` does not
+    offer it, or they have no such grid."""
+    name = algorithm.partition("(")[0]
+    if name not in engine.offered:
+        raise UserError(
+            f"comm.algorithm: one that {engine.name} offers expected "
+            f"({', '.join(engine.offered)}), found {algorithm}"
+        )
+    if name == "hierarchical" and engine.controller != "mpi":
+        # It sums over nodes by MPI_Allreduce (the torus by NCCL); without MPI Horovod would take
+        # NCCL's own allreduce without a word.
+        raise UserError(
+            "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
+            f"found {engine.controller}"
+        )
+    return with_grid(algorithm, system, ranks)
+
+
+def priced(
+    algorithm: str, engine: Engine, about: Performance | None
+) -> tuple[str, ...]:
+    """What the model takes the fastest of. NCCL chooses between rings, trees and switches; Gloo has
+    a ring alone, an MPI what it can be told to use, or what every MPI has."""
+    if algorithm != "auto":
+        return (algorithm,)
+    if engine.backend == "gloo":
+        return ("ring",)
+    if engine.backend == "nccl":
+        switches = (IN_SWITCHES,) if about and about.switches_reduce else ()
+        return ("ring", "double_tree", *switches)
+    flat = [name for name in engine.offered if name not in ("auto", *GRIDS)]
+    return tuple(flat) or ("ring", "recursive_doubling", "recursive_halving_doubling")
+
+
+def with_grid(algorithm: str, system: System, ranks: int) -> str:
+    """`algorithm` with the grid, rows x columns, on which the trainer's `ranks` sum, if it has one.
+
+    On CPUs the torus may be any, and is the squarest by default; on GPUs rows are nodes and columns
+    the ranks of a node (Horovod 0.28.1 over NCCL).
+
+    Raises:
+        UserError: unknown algorithm, a grid that is not to be had, or one of too few ranks, where
+            Horovod would take another allreduce.
+    """
+    if algorithm == "auto":
+        return algorithm
+    try:
+        name, chosen = parse_algorithm(algorithm, ranks)
+    except ValueError as error:
+        raise UserError(f"comm.algorithm: {error}") from None
+    if name not in GRIDS:
+        return algorithm
+    any_grid = system.device == "cpu"
+    sides = grid(ranks) if any_grid else _nodes_grid(system, ranks)
+    if chosen and not any_grid and chosen != sides:
+        raise UserError(
+            f"comm.algorithm: {name}({sides[0]}x{sides[1]}) on GPUs expected, nodes x ranks of a "
+            f"node, found {algorithm}"
+        )
+    rows, columns = chosen or sides
+    if rows < 2 or (any_grid and columns < 2):
+        expected = (
+            "ranks in a grid of at least 2x2" if any_grid else "two nodes or more"
+        )
+        raise UserError(
+            f"comm.algorithm: {expected} for {algorithm} expected, found {ranks} = {rows}x{columns}"
+        )
+    return f"{name}({rows}x{columns})"
+
+
+def _nodes_grid(system: System, ranks: int) -> tuple[int, int]:
+    per_node = min(ranks, system.ranks_per_node)
+    return math.ceil(ranks / per_node), per_node
+
+
+def _free(
+    plan: Communication, algorithm: str, system: System, ranks: int, chooser: Chooser
+) -> Communication:
+    """`plan` with any algorithm that can be priced. Raises UserError: it cannot."""
+    refusal = ""
+    try:
+        algorithm = launched(algorithm, system, ranks, plan.engine)
+    except UserError as error:
+        refusal = str(error)
+        algorithm = own_grid(algorithm, system, None, ranks)
+    return replace(
+        plan,
+        algorithm=algorithm,
+        algorithm_by=chooser,
+        priced=priced(algorithm, plan.engine, system.performance),
+        refusal=refusal,
+    )
+
+
+def own_grid(
+    algorithm: str, system: System, about: Performance | None, ranks: int
+) -> str:
+    """`algorithm` with the grid that it is given; without one, nodes x ranks of a node or, on one
+    node and by `about.square_torus`, the squarest. Raises UserError: there is no such algorithm or
+    grid."""
+    try:
+        name, sides = parse_algorithm(algorithm, ranks)
+    except ValueError as error:
+        raise UserError(f"--algorithm: {error}") from None
+    if name not in GRIDS:
+        return algorithm
+    if sides is None:
+        sides = _nodes_grid(system, ranks)
+        if 1 in sides or (about is not None and about.square_torus):
+            sides = grid(ranks)
+    return f"{name}({sides[0]}x{sides[1]})"

@@ -1,0 +1,97 @@
+"""Time to train: start, first epoch, epochs x steps, evaluations. Pure.
+
+T = start + first epoch's excess + sum of steps x step time + evaluations x their time.
+Initialisation before run_start is not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
+from ..config.communication import own_algorithms
+from .hardware import Machine
+from .step import group_cost_s
+
+DATASET_BYTES = 140e9
+"""ImageNet's training set as RecordIO: 1,281,167 JPEG of 110 KB."""
+
+BATCH_NORM_STATISTICS_BYTES = 2 * 26_560 * 4
+"""Running mean and variance of 26,560 channels in fp32, averaged before an evaluation."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Epochs with one batch."""
+
+    epochs: float
+    batch: int
+    steps_per_epoch: float
+    step_s: float
+
+
+@dataclass(frozen=True)
+class TrainTime:
+    """Where the time between run_start and run_stop goes, in seconds."""
+
+    startup_s: float
+    """run_start to the first epoch: iterators, the first touch of the data."""
+    first_epoch_excess_s: float
+    """What the first epoch takes longer: reading what later epochs find cached."""
+    training_s: float
+    bn_statistics_s: float
+    evaluation_s: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return dict(vars(self))
+
+    @property
+    def total_s(self) -> float:
+        return math.fsum(self.parts.values())
+
+
+def steps_per_epoch(ranks: int, batch: int) -> int:
+    """ceil(floor(N / p) / b): every rank pads its own last batch."""
+    return math.ceil(IMAGENET_TRAIN_SAMPLES // ranks / batch)
+
+
+def train_time(
+    machine: Machine,
+    phases: Sequence[Phase],
+    evals: int,
+    gpus: int,
+    *,
+    bn_average: bool = True,
+    algorithms: Sequence[str] = (),
+) -> TrainTime:
+    """All clocks of a run on `gpus` ranks that evaluates `evals` times.
+
+    `bn_average`: batch-norm statistics are averaged over the ranks before each evaluation, by the
+    fastest of `algorithms` (default: the machine's own).
+    """
+    about = machine.performance
+    nodes = math.ceil(gpus / machine.system.ranks_per_node)
+    epoch_s = phases[0].steps_per_epoch * phases[0].step_s
+    reading_s = DATASET_BYTES / nodes / about.read_bytes_per_s
+    statistics_s = 0.0
+    if bn_average and gpus > 1:
+        algorithms = algorithms or own_algorithms(machine.system, about, gpus)
+        _, statistics_s = group_cost_s(
+            machine, gpus, BATCH_NORM_STATISTICS_BYTES, algorithms
+        )
+    return TrainTime(
+        startup_s=about.startup_s,
+        first_epoch_excess_s=about.first_epoch_s + max(0.0, reading_s - epoch_s),
+        training_s=math.fsum(p.epochs * p.steps_per_epoch * p.step_s for p in phases),
+        bn_statistics_s=evals * statistics_s,
+        evaluation_s=evals * evaluation_s(machine, gpus),
+    )
+
+
+def evaluation_s(machine: Machine, gpus: int) -> float:
+    """One evaluation: a fixed cost and each rank's share of the 50,000 images."""
+    about = machine.performance
+    return about.eval_fixed_s + IMAGENET_EVAL_SAMPLES / gpus / about.eval_images_per_s

@@ -1,0 +1,118 @@
+"""`rn50 predict --best`: the search agrees with single predictions, and has bounds."""
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+
+from rn50.config.load import load_system
+from rn50.predict.best import LARGEST_GLOBAL_BATCH, best_of_each_batch
+from rn50.predict.predictor import PredictedJob, Prediction, job_of_system, predict
+from tests.conftest import refused
+
+SYSTEM = load_system("dgxh100")
+
+
+def job(gpus: int, batch: int, **given: Any) -> PredictedJob:
+    return job_of_system("dgxh100", SYSTEM, gpus, batch, **given)
+
+
+def best_of(gpus: int, **given: Any) -> list[Prediction]:
+    return best_of_each_batch(lambda batch: job(gpus, batch, **given), given)
+
+
+def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
+    answers = best_of(128)
+    times = [best.run.total_s for best in answers]
+    assert times == sorted(times)
+    assert len(answers) > 10
+    for best in answers[:3]:
+        for groups, algorithm in (
+            ("single", "ring"),
+            ("equal_bytes(4)", "double_tree"),
+            ("equal_bytes(8)", "auto"),
+        ):
+            other = job(128, best.job.batch, groups=groups, algorithm=algorithm)
+            assert best.run.total_s <= predict(other).run.total_s
+
+
+def test_what_is_given_is_not_searched_and_one_node_has_no_torus() -> None:
+    for best in best_of(128, algorithm="torus_2d"):
+        assert best.job.plan.algorithm == "torus_2d(16x8)"
+    for best in best_of(8):
+        assert best.job.plan.algorithm in ("ring", "double_tree", "auto")
+
+
+def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
+    (only,) = best_of(20_480)
+    assert only.job.global_batch_size == LARGEST_GLOBAL_BATCH
+    with refused("beyond every published run"):
+        best_of(24_000)
+
+
+@pytest.mark.in_process
+def test_the_command_prints_and_takes_nodes(rn50: Any) -> None:
+    words = ("predict", "--best", "--system", "dgxh100")
+    out = rn50.output(*words, "--nodes", "16")
+    assert "dgxh100, 128 accelerators" in out
+    for wrong, expected in (
+        (
+            ("--batch-per-gpu", "8", "--gpus", "128"),
+            "--best finds the batch: omit --batch-per-gpu",
+        ),
+        ((), "--best --system needs --gpus or --nodes"),
+        (("--gpus", "8", "--nodes", "1"), "--nodes and --gpus exclude each other"),
+    ):
+        assert expected in rn50.error(*words, *wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.in_process
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--system", "dgxh100", "--gpus", "64"),
+        ("--system", "abci", "--nodes", "8", "--algorithm", "ring", "--epochs", "60"),
+        ("sony_3456",),
+        ("dgxh100_8", "--system", "dgxa100", "--gpus", "16"),
+    ],
+)
+def test_the_printed_command_gives_the_first_row(
+    rn50: Any, asked: tuple[str, ...]
+) -> None:
+    """A config's command differs from its own batch schedule, groups and algorithm."""
+    first, words = first_row(rn50, asked)
+    program, *words = words
+    assert program == "rn50"
+    again = json.loads(rn50(*words, "--json").stdout)
+    for key in (
+        "global_batch_size",
+        "batch_per_gpu",
+        "gpus",
+        "epochs",
+        "time_to_train_s",
+        "breakdown",
+    ):
+        assert again[key] == first[key]
+
+
+def first_row(rn50: Any, asked: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+    """The first row, and the words of the command that is printed for it."""
+    done = rn50("predict", "--best", *asked, "--json")
+    first, *_ = json.loads(done.stdout)
+    printed = rn50("predict", "--best", *asked).stdout
+    *_, last = printed.splitlines()
+    return first, shlex.split(last.removeprefix("the first row: "))
+
+
+def test_the_printed_overrides_launch_the_first_row(rn50: Any) -> None:
+    first, words = first_row(rn50, ("dgxh100_8",))
+    overrides = [word for word in words if "=" in word]
+    plan = rn50("launch", "dgxh100_8", *overrides, "--dry-run").stdout
+    shown: dict[str, str] = {}
+    for line in plan.splitlines():
+        name, value, *_ = line.split()
+        shown.setdefault(name, value)
+    assert int(shown["batch"]) == first["global_batch_size"]
+    assert f"comm.algorithm={shown['allreduce']}" in overrides

@@ -1,0 +1,159 @@
+"""A residual network as a list of layers, read off its gluon blocks: what a plan is made of."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mxnet.gluon import nn
+
+from ..network.resnet import Residual, ResNet, Unit
+
+IMAGE_CHANNELS = 4
+"""Three, and zeros: cuDNN's kernels for tensor cores take channels by four."""
+
+
+class Maps(NamedTuple):
+    """The values between two layers, for each image."""
+
+    height: int
+    width: int
+    channels: int
+
+    @property
+    def size(self) -> int:
+        return self.height * self.width * self.channels
+
+    def windows(self, side: int, stride: int, padding: int, channels: int) -> Maps:
+        """The maps of a layer that reads square windows of these."""
+        first = side - 2 * padding
+        return Maps(
+            (self.height - first) // stride + 1,
+            (self.width - first) // stride + 1,
+            channels,
+        )
+
+
+class Convolution(NamedTuple):
+    """`source`, `target`: numbers of values, here and in the other layers."""
+
+    source: int
+    target: int
+    weight: Any
+    shape: tuple[int, int, int, int]
+    """Channels out, height, width, channels in: of images four."""
+    stride: int
+    padding: int
+
+
+class Norm(NamedTuple):
+    """Batch norm; then the sum with the values `residual` and ReLU, where there are."""
+
+    source: int
+    target: int
+    residual: int | None
+    relu: bool
+    parameters: nn.BatchNorm
+
+
+class MaxPooling(NamedTuple):
+    """Over windows of 3 x 3 at every second pixel, padded by one."""
+
+    source: int
+    target: int
+
+
+class Average(NamedTuple):
+    """Over whole maps."""
+
+    source: int
+    target: int
+
+
+class Dense(NamedTuple):
+    """Of values that are one pixel."""
+
+    source: int
+    target: int
+    weight: Any
+    bias: Any
+
+    @property
+    def as_convolution(self) -> Convolution:
+        """The same of one pixel: cuDNN has that in all types, with its bias."""
+        out, channels = self.weight.shape
+        shape = (out, 1, 1, channels)
+        return Convolution(self.source, self.target, self.weight, shape, 1, 0)
+
+
+Layer = Convolution | Norm | MaxPooling | Average | Dense
+
+
+class LayerList:
+    """The layers in the order of the forward pass; value 0 are the images, the last the logits."""
+
+    def __init__(self, net: ResNet, height: int, width: int) -> None:
+        self.layers: list[Layer] = []
+        self.values = [Maps(height, width, IMAGE_CHANNELS)]
+        value = 0
+        for block in net.body:
+            value = self._add(block, value)
+
+    def _add(self, block: Any, value: int) -> int:
+        """The number of the block's result."""
+        if isinstance(block, Residual):
+            return self._residual(block, value)
+        if isinstance(block, Unit):
+            return self._unit(block, value)
+        before = self.values[value]
+        if isinstance(block, nn.MaxPool2D):
+            maps = before.windows(3, 2, 1, before.channels)
+            return self._append(MaxPooling(value, len(self.values)), maps)
+        if isinstance(block, nn.GlobalAvgPool2D):
+            maps = Maps(1, 1, before.channels)
+            return self._append(Average(value, len(self.values)), maps)
+        if isinstance(block, nn.Dense):
+            maps = Maps(1, 1, block.weight.shape[0])
+            dense = Dense(value, len(self.values), block.weight, block.bias)
+            return self._append(dense, maps)
+        assert isinstance(block, nn.Flatten), block
+        return value
+
+    def _append(self, layer: Layer, maps: Maps) -> int:
+        """The number of the layer's result, which has these maps."""
+        self.layers.append(layer)
+        self.values.append(maps)
+        return layer.target
+
+    def _residual(self, block: Residual, value: int) -> int:
+        branch = value
+        *units, last = block.branch
+        for unit in units:
+            branch = self._unit(unit, branch)
+        branch = self._convolution(last, branch)
+        shortcut = value
+        if block.shortcut is not None:
+            shortcut = self._unit(block.shortcut, value)
+        return self._norm(last, branch, shortcut, relu=True)
+
+    def _unit(self, unit: Unit, value: int) -> int:
+        convolved = self._convolution(unit, value)
+        return self._norm(unit, convolved, None, relu=unit.relu)
+
+    def _convolution(self, unit: Unit, value: int) -> int:
+        before = self.values[value]
+        out, kernel, _, _ = unit.conv.weight.shape
+        stride = unit.conv._kwargs["stride"][0]
+        padding = unit.conv._kwargs["pad"][0]
+        layer = Convolution(
+            value,
+            len(self.values),
+            unit.conv.weight,
+            (out, kernel, kernel, before.channels),
+            stride,
+            padding,
+        )
+        return self._append(layer, before.windows(kernel, stride, padding, out))
+
+    def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:
+        layer = Norm(value, len(self.values), residual, relu, unit.norm)
+        return self._append(layer, self.values[value])
