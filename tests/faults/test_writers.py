@@ -15,13 +15,13 @@ from tests.rooms import module_of, sources
 
 LAW = "partial_beside"
 WRITERS = {
-    "config.atomic.new_folder": """
+    "host.atomic.new_folder": """
 from rn50.host.atomic import new_folder
 with new_folder(out / "set") as folder:
     (folder / "within").mkdir()
     (folder / "within/file").touch()
 """,
-    "config.atomic.write_file": """
+    "host.atomic.write_file": """
 from rn50.host.atomic import write_file
 write_file(out / f"result of [some] long {40 * 'name'}.json", "{}")
 """,
@@ -65,7 +65,7 @@ OTHERS = {
 """Functions that rename, and why that leaves nothing."""
 STAYING = {
     "cli.entry._unforeseen": "a traceback, for people",
-    "config.programs._keep": "the words of a program, for people",
+    "host.programs._keep": "the words of a program, for people",
 }
 """Functions whose temporary file stays."""
 KILLED = """

@@ -77,7 +77,7 @@ def callers() -> dict[str, bool]:
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         functions = []
         for node in nodes_of(path):
-            if isinstance(node, ast.ImportFrom) and node.module == "config.programs":
+            if isinstance(node, ast.ImportFrom) and node.module == "host.programs":
                 names |= {each.name: f"programs.{each.name}" for each in node.names}
             elif isinstance(node, ast.FunctionDef):
                 functions.append(node)
