@@ -109,13 +109,14 @@ def launch(
         return
     from ..launch.run import launch as run_launch
     from ..launch.verdict import is_good
-    from ..logging.records import RESULT, Result, read, to_dict
+    from ..logging.records import to_dict
+    from ..logging.run_folder import RunFolder
 
     try:
         with aside(as_json):
             result, _ = run_launch(loaded, track, options)
     except (RunError, StoppedBySignal) as error:
-        left = read((error.ending.folder or Path()) / RESULT, Result)
+        left = RunFolder(error.ending.folder or Path()).read_result()
         if as_json and left:
             print_json(to_dict(left))
         raise

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..compliance.check_log import Check
     from ..compliance.score import Score
     from ..report.compare import Comparison
-    from ..report.run_folder import LogFigures, Subject
+    from ..report.run_records import LogFigures, Subject
 
 log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
 

@@ -21,14 +21,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
-from .atomic import encoded, in_its_folder, sync
+from .atomic import encoded, sync
 from .errors import UserError, failing_as
 from .finding import printable
 from .reading import read_file
 
-LOCK, RANK_LOCK = ".lock", ".rank_0.lock"
-"""In a run's folder: that of its one driver (`rn50 launch`, the steps of a job script), and that of
-the rank which writes log and checkpoints and may outlive the driver by seconds."""
+LOCK = ".lock"
+"""The lock file of a folder's one driver."""
 BEAT_S = 1.0
 STALE_S = 30.0
 _POLL_S = 0.2
@@ -186,15 +185,6 @@ def other_holder(path: Path) -> str | None:
     if sight is None or sight.token == _TOKEN:
         return None
     return sight.holder
-
-
-def check_free(out: Path) -> None:
-    """Raises UserError where a process drives the run in `out`, it takes no lock file, or a link in
-    it leads elsewhere: the run would be written there."""
-    for path in out.iterdir():
-        in_its_folder(path)
-    with hold(out / LOCK):
-        pass
 
 
 def held(paths: Iterable[Path]) -> set[Path]:

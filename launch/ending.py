@@ -19,21 +19,18 @@ from ..host.finding import plain
 from ..logging.records import (
     FAILED,
     LAUNCH,
-    RESULT,
     RESUME,
     RESUME_JOB,
     SUCCESS,
     Next,
     Result,
     Stopped,
-    read,
 )
+from ..logging.run_folder import JobFolder, RunFolder
 
 if TYPE_CHECKING:
     from ..config.load import Loaded
 
-JOB_SCRIPT = "job.sh"
-"""In the folder of a job."""
 GO_ON = "go on with"
 START_AGAIN = "start again with"
 
@@ -99,13 +96,11 @@ def run_stopped(
 ) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name. `loaded`:
     its config, if its folder is gone."""
-    # numpy, which a signal may have broken
-    from ..train.checkpoint.resume import last_log_point
-
-    result = read(folder / RESULT, Result) or Result(FAILED)
+    out = RunFolder(folder)
+    result = out.read_result() or Result(FAILED)
     in_order = result.stopped or Stopped()
     kept = _newest_checkpoint(folder)
-    step = max(last_log_point(folder) or 0, in_order.step)
+    step = max(out.last_log_point or 0, in_order.step)
     saved = _in_words(kept)
     if step and result.stopped is None and kept != step:
         saved += (
@@ -148,7 +143,7 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
         reason = f"target {plain(target)} reached: {where}" + (
             against and f", but {against}"
         )
-        return Ending(reason, folder, f"its report: {folder / 'report.html'}")
+        return Ending(reason, folder, f"its report: {RunFolder(folder).report}")
     if result.stopped is None:
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
         return Ending(
@@ -168,7 +163,7 @@ def _newest_checkpoint(folder: Path) -> int | None:
     from ..train.checkpoint.file import step_of
     from ..train.checkpoint.folder import checkpoints_of_run
 
-    checkpoints = checkpoints_of_run(folder / "checkpoint").trusted
+    checkpoints = checkpoints_of_run(RunFolder(folder).checkpoints).trusted
     return step_of(checkpoints[-1]) if checkpoints else None
 
 
@@ -187,7 +182,7 @@ def _to_go_on(
     from ..config import recorded  # pydantic: 0.1 s
 
     for job in (folder, folder.parent):
-        if (job / JOB_SCRIPT).is_file():  # which a login node should not start
+        if JobFolder(job).script.is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
             onward = Next(RESUME_JOB, str(job), (*words, *overrides))
             return Ending(reason, folder, GO_ON, onward)
@@ -215,7 +210,7 @@ def job_ended(
     reason = f"{scheduler} job {job} ended with exit code {code}"
     if last and last.reason:
         reason += f", {last.reason}"
-    advice = f"its log: {folder / 'job.log'}"
+    advice = f"its log: {JobFolder(folder).log}"
     if last and last.next:
         return Ending(reason, folder, f"{advice}; {GO_ON}", last.next)
     return Ending(reason, folder, advice)

@@ -16,6 +16,7 @@ from ..host.atomic import write_file
 from ..host.errors import UserError
 from ..host.progress import Tracker
 from ..host.reading import JsonObject, read_object
+from ..logging.run_folder import RunFolder
 from ..train.capabilities import check_supported
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
@@ -122,7 +123,7 @@ def _report(
 
 def _config_of(checkpoint: Checkpoint, overrides: list[str]) -> Loaded:
     """The config of a checkpoint's run with overrides."""
-    source = checkpoint.path.parent.parent / "config.yaml"
+    source = RunFolder(checkpoint.path.parent.parent).config
     if not source.is_file():
         raise UserError(
             f"{source}: the config of the checkpoint's run expected, found none"

@@ -22,18 +22,18 @@ from ..config.schema import Run
 from ..host.atomic import write_file, write_json
 from ..host.errors import UserError, failing_as
 from ..host.inherited import LOCAL_JOB, inherited
-from ..host.lock import check_free
 from ..host.programs import call
 from ..host.progress import Tracker, say
 from ..host.reading import read_file
-from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, read
+from ..logging.records import Result
+from ..logging.run_folder import RunFolder
 from .ending import RunError, StoppedBySignal, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .launchers import LAUNCHERS
 from .preflight import refuse_runs
-from .resume import is_hopeless, is_interrupted, is_to_conclude, load_attempt
+from .resume import load_attempt
 from .run import run_plan, with_fresh_seed
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
@@ -134,77 +134,87 @@ def _run_one(
 ) -> Outcome:
     """Run number `number` of the job, or what is left of it. `plan`: of all its runs. Raises
     UserError: the config is not that of the run that is left, or another process uses it."""
-    out = job.run(number)
-    run = plan.run
-    resume = None
-    if (out / "config.yaml").is_file():
-        resume = out
-        check_free(out)
-        result = read(out / RESULT, Result)
-        if not is_interrupted(out) and not is_to_conclude(out):
+    out = RunFolder(job.run(number))
+    resumes = out.config.is_file()
+    if resumes:
+        out.check_free()
+        if not out.is_interrupted and not out.is_to_conclude:
             say(f"{out}: has ended in a start before, is left as it is")
-            return _outcome_of(result)
-        why = (result and result.why) or "left no result: killed, or its node failed"
-        loaded = load_attempt(out, plan.loaded)
-        say(f"{out}: the start before: {why}")
-    else:
-        with failing_as(f"{out}: cannot create"):
-            out.mkdir(parents=True, exist_ok=True)
-        loaded = with_fresh_seed(plan.loaded)
-    if run.system.job.drop_caches:
+            return _outcome_of(out.read_result())
+    loaded = _config_of_run(out, plan)
+    if plan.run.system.job.drop_caches:
         run_once_per_node(plan, DROP_CACHES)
-
+    options = plan.options._replace(
+        launcher=None,
+        out=out.path,
+        resume=out.path if resumes else None,
+        program=rank_program(loaded.run),
+    )
     try:
-        options = plan.options._replace(
-            launcher=None, out=out, resume=resume, program=rank_program(loaded.run)
-        )
         result, late = run_plan(replace(plan, loaded=loaded, options=options), track)
-        keep_log(job, run, number)
+        keep_log(job, plan.run, number)
         if number + 1 < request.runs:
             late.release()
             if late.name:
                 raise KeyboardInterrupt(late.name)
         return _outcome_of(result)
     except (RunError, StoppedBySignal) as error:
-        keep_log(job, run, number)
-        ending = error.ending
-        outcome = Outcome(EXIT_FAILED)
-        if isinstance(error, StoppedBySignal):
-            outcome = Outcome(EXIT_STOPPED, asked_by(error))
-        elif is_hopeless(out):
-            outcome = Outcome(EXIT_MISSED)
-        # it goes on by itself
-        if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
-            ending = ending._replace(advice="", next="")
-        print(
-            f"rn50: error: {str(error).removesuffix(error.ending.what_next)}",
-            file=sys.stderr,
-        )
-        say(f"{out}{ending.what_next}", to=sys.stderr)
-        return outcome
+        keep_log(job, plan.run, number)
+        return _outcome_of_error(error, out, request)
+
+
+def _config_of_run(out: RunFolder, plan: LaunchPlan) -> Loaded:
+    """The config of a run of the job, with the seed of what is left of it, or a fresh one."""
+    if not out.config.is_file():
+        with failing_as(f"{out}: cannot create"):
+            out.path.mkdir(parents=True, exist_ok=True)
+        return with_fresh_seed(plan.loaded)
+    result = out.read_result()
+    why = (result and result.why) or "left no result: killed, or its node failed"
+    loaded = load_attempt(out, plan.loaded)
+    say(f"{out}: the start before: {why}")
+    return loaded
+
+
+def _outcome_of_error(
+    error: RunError | StoppedBySignal, out: RunFolder, request: Request
+) -> Outcome:
+    """The outcome of a run that failed or was stopped, which is also printed."""
+    ending = error.ending
+    outcome = Outcome(EXIT_FAILED)
+    if isinstance(error, StoppedBySignal):
+        outcome = Outcome(EXIT_STOPPED, asked_by(error))
+    elif out.is_hopeless:
+        outcome = Outcome(EXIT_MISSED)
+    # it goes on by itself
+    if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
+        ending = ending._replace(advice="", next="")
+    print(
+        f"rn50: error: {str(error).removesuffix(error.ending.what_next)}",
+        file=sys.stderr,
+    )
+    say(f"{out}{ending.what_next}", to=sys.stderr)
+    return outcome
 
 
 def _outcome_of(result: Result | None) -> Outcome:
-    """Of a run that has ended in order."""
+    """The outcome of a run that has ended in order."""
     return Outcome(0 if result and is_good(result) else EXIT_MISSED)
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
     """The log of a run among those of the submission, and the page of the machine."""
-    source = job.run(number) / "result_0.txt"
+    out = RunFolder(job.run(number))
     system = system_id(run)
-    if source.is_file():
+    if out.log.is_file():
         with suppress(OSError):  # such as a full disk
-            environment = (
-                read(source.with_name(ENVIRONMENT), Environment) or Environment()
-            )
-            page = describe_system(run, environment)
+            page = describe_system(run, out.read_environment())
             systems = job.folder / "systems"
             systems.mkdir(exist_ok=True)
             write_json(systems / f"{system}.json", page)
             folder = job.folder / "results" / system / BENCHMARK
             folder.mkdir(parents=True, exist_ok=True)
-            content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
+            content = read_file(out.log, _LONGEST_LOG_BYTES, within=job.folder)
             write_file(folder / f"result_{number}.txt", content)
 
 

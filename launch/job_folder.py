@@ -16,10 +16,8 @@ from pathlib import Path
 from ..host.atomic import write_file
 from ..host.errors import failing_as
 from ..host.lock import hold
-from ..host.reading import read_file
-from .run_files import CHECKPOINTS, is_run
+from ..logging.run_folder import JobFolder, RunFolder
 
-JOB_LOCK = ".job.lock"
 EXIT_MISSED = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
@@ -28,7 +26,7 @@ EXIT_STOPPED = 143
 ENDED = (str(0), str(EXIT_MISSED))
 """Exit codes of a job all of whose runs have had their turn."""
 MAY_GO_ON = ("", "running", str(EXIT_STOPPED))
-"""What `exit_code_of` says of a job that its scheduler may start, or start again."""
+"""What `read_exit_code` says of a job that its scheduler may start, or start again."""
 
 
 class OpenJob:
@@ -41,14 +39,18 @@ class OpenJob:
 
     def run(self, number: int) -> Path:
         """The folder of a run; of a job that resumes a run of `rn50 launch`, its own."""
-        if is_run(self.folder):
+        if RunFolder(self.folder).was_launched:
             return self.folder
         return self.folder / f"run_{number}"
 
     def checkpoints(self) -> set[Path]:
         """Those of all runs."""
-        name = f"{CHECKPOINTS}/step_*.ckpt"
-        return {*self.folder.glob(name), *self.folder.glob(f"run_*/{name}")}
+        folders = (self.folder, *self.folder.glob("run_*"))
+        return {
+            checkpoint
+            for folder in folders
+            for checkpoint in RunFolder(folder).checkpoints.glob("step_*.ckpt")
+        }
 
 
 @contextmanager
@@ -59,35 +61,28 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
     job = OpenJob(folder)
-    exit_code = folder / "exit_code"
-    with hold(folder / JOB_LOCK):
-        put_aside(folder)
+    files = JobFolder(folder)
+    with hold(files.lock):
+        put_aside(files)
         if log:
-            _redirect(folder / "job.log")
-        write_file(exit_code, "running\n")
+            _redirect(files.log)
+        write_file(files.exit_code, "running\n")
         try:
             yield job
         finally:
             with suppress(OSError):  # such as a full disk
-                write_file(exit_code, f"{job.exit_code}\n")
+                write_file(files.exit_code, f"{job.exit_code}\n")
 
 
-def put_aside(folder: Path) -> None:
+def put_aside(job: JobFolder) -> None:
     """Number what the start before left: job.1.log, exit_code.1 and so on."""
     past = 1
-    while (folder / f"job.{past}.log").exists():
+    while (job.path / f"job.{past}.log").exists():
         past += 1
-    kept = {"job.log": f"job.{past}.log", "exit_code": f"exit_code.{past}"}
-    for name, new_name in kept.items():
+    names = {job.log: f"job.{past}.log", job.exit_code: f"exit_code.{past}"}
+    for path, name in names.items():
         with suppress(FileNotFoundError):
-            (folder / name).rename(folder / new_name)
-
-
-def exit_code_of(folder: Path) -> str:
-    """What its exit_code says: a number, `running`, or nothing."""
-    with suppress(OSError):
-        return read_file(folder / "exit_code", 16).decode(errors="replace").strip()
-    return ""
+            path.rename(path.with_name(name))
 
 
 def _redirect(log: Path) -> None:

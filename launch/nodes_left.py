@@ -12,6 +12,7 @@ from ..config.load import Loaded, load
 from ..host.errors import UserError
 from ..host.programs import NoAnswer, ask
 from ..host.progress import say
+from ..logging.run_folder import RunFolder
 from ..train.checkpoint.resume import keep_batches
 from .launch_plan import LaunchPlan
 from .launchers import LAUNCHERS, Job
@@ -24,9 +25,9 @@ _AT_ONCE = 32
 
 
 def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]]:
-    """(config, hosts) to go on with after a failure: the config with which the run in `out` began,
-    on as many of its nodes as are left, with its global batch. No hosts: as it began, which waits
-    for nodes that do not answer. Raises UserError: fewer are left than system.job.min_nodes."""
+    """Return (config, hosts) to go on with after a failure: the config of the run in `out`, on as
+    many of its nodes as are left, with its global batch. No hosts: as it began, which waits for
+    nodes that do not answer. Raises UserError: fewer are left than system.job.min_nodes."""
     run = began.run
     nodes = run.system.nodes
     least = run.system.job.min_nodes
@@ -48,7 +49,7 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
     say(f"{of}: going on with {', '.join(left)}")
     batches = keep_batches(run, len(left) * run.system.ranks_per_node)
     overrides = [f"system.nodes={len(left)}", *batches]
-    return load(out / "config.yaml", overrides), left
+    return load(RunFolder(out).config, overrides), left
 
 
 def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:

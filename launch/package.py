@@ -24,7 +24,7 @@ from ..host.errors import UserError, failing_as, show
 from ..host.programs import ask
 from ..host.reading import read_file
 from ..logging.places import run_folders
-from ..logging.records import ENVIRONMENT, Environment, read
+from ..logging.run_folder import RunFolder
 from ..report.reproduction import without_places
 from .system_description import UNKNOWN, describe_system, system_id
 
@@ -71,9 +71,9 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         runs += run_folders(path) or [path]
     for run in runs:
-        for name in ("config.yaml", "result_0.txt"):
-            if not (run / name).is_file():
-                raise UserError(f"{run}: a run with {name} expected, found none")
+        for path in (RunFolder(run).config, RunFolder(run).log):
+            if not path.is_file():
+                raise UserError(f"{run}: a run with {path.name} expected, found none")
     if len(runs) != benchmark.RUNS:
         places = ", ".join(map(str, paths))
         make = f"rn50 submit CONFIG --runs {benchmark.RUNS} log.org=ORG makes them"
@@ -103,7 +103,7 @@ def write_package(
         )
     loaded = _common(runs, org, machine)
     run = loaded.run
-    environment = read(runs[0] / ENVIRONMENT, Environment) or Environment()
+    environment = RunFolder(runs[0]).read_environment()
     page = describe_system(run, environment)
     system = system_id(run)
     with new_folder(out / org) as folder:
@@ -111,7 +111,7 @@ def write_package(
         results = folder / "results" / system / benchmark.BENCHMARK
         results.mkdir(parents=True)
         for number, source in enumerate(runs):
-            _copy(source / "result_0.txt", results / f"result_{number}.txt")
+            _copy(RunFolder(source).log, results / f"result_{number}.txt")
         (folder / "systems").mkdir()
         write_json(folder / "systems" / f"{system}.json", page)
         about = {"run": run, "page": page, "git": environment.git}
@@ -132,7 +132,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
     """The config of runs that differ in nothing but their seeds."""
-    configs = [load_recorded(path / "config.yaml", keys=()) for path in runs]
+    configs = [load_recorded(RunFolder(path).config, keys=()) for path in runs]
     first = without_places(configs[0])
     for path, config in zip(runs, configs, strict=True):
         now = without_places(config)
@@ -145,14 +145,14 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
     named = configs[0].run.log.org
     if named != org:
         raise UserError(
-            f"{runs[0] / 'result_0.txt'}: submission_org {org} expected (--org), found {named}; "
+            f"{RunFolder(runs[0]).log}: submission_org {org} expected (--org), found {named}; "
             "log.org=NAME sets it before a run"
         )
     words = []
     if machine is not None:
         description = load_system(machine).description.model_dump(exclude_none=True)
         words = [f"system.description={json.dumps(description)}"]
-    return load_recorded(runs[0] / "config.yaml", words, keys=())
+    return load_recorded(RunFolder(runs[0]).config, words, keys=())
 
 
 def _write_code(
@@ -166,7 +166,7 @@ def _write_code(
     for name in (*_CODE, *rooms):
         _copy_code(ROOT / name, code / name)
     config = f"config_{system}.yaml"
-    _copy(run / "config.yaml", implementation / config)
+    _copy(RunFolder(run).config, implementation / config)
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined
     )

@@ -17,11 +17,11 @@ from ..config.load import Loaded, load
 from ..config.recorded import RESUME, RUN, load_named, load_recorded, words_to_repeat
 from ..host.atomic import remove_dead, write_file
 from ..host.errors import UserError, failing_as
-from ..host.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
+from ..host.lock import FolderInUse, hold, other_holder
 from ..host.progress import say
 from ..host.reading import read_file
-from ..logging.mlperf import close_interrupted
-from ..logging.records import ENVIRONMENT, RESULT, Result, read, read_failures
+from ..logging.mlperf import close_interrupted, key_of
+from ..logging.run_folder import RunFolder
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import (
     checkpoints_of_run,
@@ -29,34 +29,9 @@ from ..train.checkpoint.folder import (
     newest_expected,
     remove_after,
 )
-from ..train.checkpoint.resume import (
-    INTERRUPTED_LOG,
-    LOG,
-    METRICS,
-    check_config,
-    recorded_run,
-    resumed_config,
-)
+from ..train.checkpoint.resume import check_config, recorded_run, resumed_config
 from ..train.reserve import give_back, reserve
-from .run_files import is_run
 
-_COPIED = {
-    LOG: INTERRUPTED_LOG,
-    METRICS: METRICS,
-    "config.yaml": "config.yaml",
-    "origins.json": "origins.json",
-    ENVIRONMENT: ENVIRONMENT,
-}
-"""Files of an attempt that are copied, and their new names: the next one continues or overwrites
-them."""
-_MOVED = (
-    "stderr.log",
-    RESULT,
-    "ranks.json",
-    "timeline.json",
-    "report.html",
-    "failure_*.json",
-)
 RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
@@ -70,22 +45,22 @@ def load_resumed(
     Without `config`, or for a run that has only to be concluded, its own is taken. Raises
     UserError: there is nothing to go on from, it is in use, or the config is another."""
     overrides = with_ranks(overrides, ranks)
-    folder = Path(where)
+    folder = RunFolder(Path(where))
     if where == "latest":
         folder = latest_interrupted(config, overrides)
-    source = folder / "config.yaml"
+    source = folder.config
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
-    check_free(folder)
-    if is_to_conclude(folder):
-        return folder, load_recorded(source, overrides, keys=())
-    if is_over(folder):
+    folder.check_free()
+    if folder.is_to_conclude:
+        return folder.path, load_recorded(source, overrides, keys=())
+    if folder.is_over:
         raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
     try:
-        checkpoint = newest_expected(folder / "checkpoint")
+        checkpoint = newest_expected(folder.checkpoints)
     except UserError as error:
         again = shlex.join(
-            ["rn50", "launch", str(source), *words_to_repeat(folder, RUN)]
+            ["rn50", "launch", str(source), *words_to_repeat(folder.path, RUN)]
         )
         raise UserError(f"{error}; start again with: {again}") from None
     if config is None:
@@ -96,36 +71,21 @@ def load_resumed(
             overrides = [*overrides, f"seed={checkpoint.meta.config.get('seed')}"]
             loaded = load_named(config, overrides, RESUME)
     check_config(checkpoint, loaded)
-    return folder, loaded
+    return folder.path, loaded
 
 
-def is_over(folder: Path) -> bool:
-    """Whether the ranks of a run came to its end by themselves."""
-    result = read(folder / RESULT, Result)
-    return result is not None and result.has_ended
-
-
-def is_to_conclude(folder: Path) -> bool:
-    """Whether a run came to its end, and its launcher was killed before it had a verdict: its
-    result is still as rank 0 left it."""
-    result = read(folder / RESULT, Result)
-    if result is None or not result.weights_digest:
-        return False
-    return result.has_ended and result.check is None
-
-
-def load_attempt(folder: Path, loaded: Loaded) -> Loaded:
+def load_attempt(folder: RunFolder, loaded: Loaded) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
-    checkpoint, _ = newest_checkpoint(folder / "checkpoint")
+    checkpoint, _ = newest_checkpoint(folder.checkpoints)
     if checkpoint is None:
-        return loaded.with_seed(load(folder / "config.yaml", within=folder).run.seed)
+        return loaded.with_seed(load(folder.config, within=folder.path).run.seed)
     loaded = loaded.with_seed(recorded_run(checkpoint).seed)
     check_config(checkpoint, loaded)
     return loaded
 
 
-def begin_attempt(out: Path) -> Checkpoint | None:
+def begin_attempt(out: RunFolder) -> Checkpoint | None:
     """Put aside what the last attempt left, cut the log where its checkpoint was taken.
 
     The caller holds the run. Returns the newest whole checkpoint; None: there
@@ -133,24 +93,24 @@ def begin_attempt(out: Path) -> Checkpoint | None:
     or another driver took over; UserError: what the last attempt left cannot be read or copied;
     its log is whole.
     """
-    if other_driver := other_holder(out / LOCK):  # this process was suspended
-        raise FolderInUse(out, other_driver)
-    with hold(out / RANK_LOCK, wait_s=RANK_GRACE_S):
+    if other_driver := other_holder(out.lock):  # this process was suspended
+        raise FolderInUse(out.path, other_driver)
+    with hold(out.rank_lock, wait_s=RANK_GRACE_S):
         pass
-    checkpoint, warnings = newest_checkpoint(out / "checkpoint")
+    checkpoint, warnings = newest_checkpoint(out.checkpoints)
     for warning in warnings:
         say(f"rn50: warning: {warning}", to=sys.stderr)
     # before the failure that makes some of them doubtful is put aside
-    remove_after(out / "checkpoint", checkpoint)
+    remove_after(out.checkpoints, checkpoint)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
         if checkpoint is None:
-            (out / LOG).unlink(missing_ok=True)
-            (out / METRICS).unlink(missing_ok=True)
+            out.log.unlink(missing_ok=True)
+            out.metrics.unlink(missing_ok=True)
         else:
-            _cut(out, LOG, checkpoint.meta.log_bytes)
-            _cut(out, METRICS, checkpoint.meta.metrics_bytes)
-    reserve(out)
+            _cut(out.log, checkpoint.meta.log_bytes)
+            _cut(out.metrics, checkpoint.meta.metrics_bytes)
+    reserve(out.path)
     if checkpoint is None:
         say(f"{out}: no checkpoint yet: from the beginning")
         return None
@@ -158,20 +118,29 @@ def begin_attempt(out: Path) -> Checkpoint | None:
     return checkpoint
 
 
-def _keep_attempt(out: Path) -> None:
+def _keep_attempt(out: RunFolder) -> None:
     """Put what the last attempt left into a new folder attempt_<n>."""
     number = 1
-    while os.path.lexists(out / f"attempt_{number}"):
+    while os.path.lexists(out.path / f"attempt_{number}"):
         number += 1
-    kept = out / f"attempt_{number}"
-    kept.mkdir()
-    for name, new_name in _COPIED.items():
-        if (out / name).is_file():
-            (kept / new_name).write_bytes(_content(out / name))
-    for pattern in _MOVED:
-        for path in out.glob(pattern):
-            if path.is_file():
-                path.replace(kept / path.name)
+    attempt = RunFolder(out.path / f"attempt_{number}")
+    attempt.path.mkdir()
+    # the next attempt continues or overwrites these
+    copies = {
+        out.log: attempt.interrupted_log,
+        out.metrics: attempt.metrics,
+        out.config: attempt.config,
+        out.origins: attempt.origins,
+        out.environment: attempt.environment,
+    }
+    for path, copy in copies.items():
+        if path.is_file():
+            copy.write_bytes(_content(path))
+    failures = out.path.glob("failure_*.json")
+    ends = (out.stderr, out.result, out.ranks, out.timeline, out.report)
+    for path in (*ends, *failures):
+        if path.is_file():
+            path.replace(attempt.path / path.name)
 
 
 def _content(file: Path) -> bytes:
@@ -179,57 +148,42 @@ def _content(file: Path) -> bytes:
         return read_file(file, _MOST_BYTES, within=file.parent)
 
 
-def _cut(out: Path, name: str, size_bytes: int) -> None:
+def _cut(path: Path, size_bytes: int) -> None:
     """Cut a log to its first `size_bytes`, or to the whole lines that a crash of the file system
     left of them. A run that ended there in an attempt before goes on: no line says that it ended.
     """
-    text = b""
-    if (out / name).is_file():
-        text = _content(out / name)
-    text = text[: text.rfind(b"\n", 0, size_bytes) + 1]
-    if len(text) < size_bytes:
+    content = b""
+    if path.is_file():
+        content = _content(path)
+    content = content[: content.rfind(b"\n", 0, size_bytes) + 1]
+    if len(content) < size_bytes:
         say(
-            f"rn50: warning: {out / name}: {size_bytes} bytes of whole lines expected, as when the "
-            f"checkpoint was written, found {len(text)}: it has a gap",
+            f"rn50: warning: {path}: {size_bytes} bytes of whole lines expected, as when the "
+            f"checkpoint was written, found {len(content)}: it has a gap",
             to=sys.stderr,
         )
-    lines = text.splitlines(keepends=True)
-    left = [line for line in lines if b'"key": "run_stop"' not in line]
-    write_file(out / name, b"".join(left))
+    lines = content.splitlines(keepends=True)
+    write_file(path, b"".join(line for line in lines if key_of(line) != "run_stop"))
 
 
-def close_attempt(out: Path) -> None:
+def close_attempt(out: RunFolder) -> None:
     """After a failure: end the log where rank 0 could not, remove half a checkpoint. Gives back
     what was reserved on the disk, for this and for what is to be said. A folder that another driver
     has taken over is left alone."""
-    if other_holder(out / LOCK) is not None:
+    if other_holder(out.lock) is not None:
         return
-    give_back(out)
-    remove_dead(out / "checkpoint")
-    remove_dead(out)
-    if (out / LOG).is_file():
+    give_back(out.path)
+    remove_dead(out.checkpoints)
+    remove_dead(out.path)
+    if out.log.is_file():
         # a disk that was the reason takes no end either
         with suppress(UserError, OSError):
-            close_interrupted(out / LOG)
-
-
-def is_hopeless(out: Path) -> bool:
-    """Would the run fail again from its checkpoint: at chance level, or diverged? A run repeats bit
-    for bit: if a loss is not finite since the same step as in an attempt before, it diverged."""
-    earlier = {
-        failure.not_finite_step
-        for attempt in out.glob("attempt_*")
-        for failure in read_failures(attempt)
-    } - {None}
-    return any(
-        not failure.retryable or failure.not_finite_step in earlier
-        for failure in read_failures(out)
-    )
+            close_interrupted(out.log)
 
 
 def latest_interrupted(
     config: str | None, overrides: list[str], *, with_checkpoint: bool = True
-) -> Path:
+) -> RunFolder:
     """The run that was interrupted last, of those that nobody drives; runs of jobs as well.
     `with_checkpoint`: one without a checkpoint does not count, but one that has only to be
     concluded does."""
@@ -242,28 +196,25 @@ def latest_interrupted(
         parent /= run.name
         runs = "*"
     written_ns = {}
-    for folder in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
+    for path in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
+        folder = RunFolder(path)
         try:
-            written = checkpoints_of_run(folder / "checkpoint").trusted
-            if not with_checkpoint and not written and is_run(folder):
-                written = [folder / ENVIRONMENT]
-            if with_checkpoint and is_to_conclude(folder):
-                written_ns[folder] = (folder / RESULT).stat().st_mtime_ns
-            elif written and is_interrupted(folder):
+            written = checkpoints_of_run(folder.checkpoints).trusted
+            if not with_checkpoint and not written and folder.was_launched:
+                written = [folder.environment]
+            if with_checkpoint and folder.is_to_conclude:
+                written_ns[folder] = folder.result.stat().st_mtime_ns
+            elif written and folder.is_interrupted:
                 written_ns[folder] = written[-1].stat().st_mtime_ns
         except (OSError, UserError) as error:  # such as: an older result.json
             say(f"rn50: warning: passed over: {error}", to=sys.stderr)
     for folder in sorted(written_ns, key=written_ns.__getitem__, reverse=True):
         with suppress(UserError):
-            check_free(folder)
+            folder.check_free()
             return folder
-    wanted = "an interrupted run" + " with a checkpoint" * with_checkpoint
+    expected = "an interrupted run"
+    if with_checkpoint:
+        expected += " with a checkpoint"
     raise UserError(
-        f"--resume latest: {wanted} that no process uses expected, found none in {parent}"
+        f"--resume latest: {expected} that no process uses expected, found none in {parent}"
     )
-
-
-def is_interrupted(folder: Path) -> bool:
-    """Did the run in `folder` end before its time, and would it not fail again the same way? A run
-    that reached its target, or trained to its last epoch without, has ended."""
-    return not is_over(folder) and not is_hopeless(folder)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from ..compliance.check_log import Check
 from ..compliance.config_rules import check_config
@@ -25,22 +24,12 @@ from ..host.atomic import write_file, write_json
 from ..host.errors import RankFailed, UserError
 from ..host.finding import ERROR, WARNING
 from ..host.inherited import not_passed_on
-from ..host.lock import LOCK, hold, other_holder
+from ..host.lock import hold, other_holder
 from ..host.progress import Tracker, say
 from ..host.reading import read_ends
 from ..logging.places import NoLogs
-from ..logging.records import (
-    ENVIRONMENT,
-    FAILED,
-    RESULT,
-    SUCCESS,
-    ReferenceRate,
-    Result,
-    Verdict,
-    read,
-    read_failures,
-    write,
-)
+from ..logging.records import FAILED, SUCCESS, ReferenceRate, Result, Verdict, write
+from ..logging.run_folder import RunFolder
 from ..predict.predictor import precision_of
 from ..predict.work import training_flops, utilisation
 from ..report.reproduction import compare_with_recorded, repeat_line
@@ -62,7 +51,7 @@ from .host_limits import Cause, read_limits, with_shortages
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .launchers import mpi_for
 from .nodes_left import on_nodes_left
-from .resume import begin_attempt, close_attempt, is_hopeless, is_over, is_to_conclude
+from .resume import begin_attempt, close_attempt
 from .run_files import in_brief, new_run_folder
 from .supervisor import StopSignals, run_job
 
@@ -92,29 +81,32 @@ def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
     ends. Raises UserError before the ranks start; RunError: one of them failed; StoppedBySignal: a
     signal ended it."""
     resumed = plan.options.resume
-    if resumed is not None and is_to_conclude(resumed):
-        with hold(resumed / LOCK):
-            return _conclude_undisturbed(plan, resumed)
+    if resumed is not None and RunFolder(resumed).is_to_conclude:
+        out = RunFolder(resumed)
+        with hold(out.lock):
+            return _conclude_undisturbed(plan, out)
     out, manifest = prepare(plan, track)
-    with hold(out / LOCK):
+    with hold(out.lock):
         run_attempts(plan, out, manifest)
         return _conclude_undisturbed(plan, out)
 
 
-def _conclude_undisturbed(plan: LaunchPlan, out: Path) -> tuple[Result, StopSignals]:
+def _conclude_undisturbed(
+    plan: LaunchPlan, out: RunFolder
+) -> tuple[Result, StopSignals]:
     late = StopSignals().take()
     return conclude(plan.run, out, plan.options), late
 
 
-def prepare(plan: LaunchPlan, track: Tracker) -> tuple[Path, Manifest]:
+def prepare(plan: LaunchPlan, track: Tracker) -> tuple[RunFolder, Manifest]:
     """Refuse what cannot run, then make the run's folder and the image set."""
     plan.refuse()
     manifest = prepare_data(plan.run.data, track, plan.loaded.origins)
     folder = plan.options.resume or plan.options.out or new_run_folder(plan.run)
-    return folder, manifest
+    return RunFolder(folder), manifest
 
 
-def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
+def run_attempts(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     """Start the ranks, and again from the last checkpoint as often as the config allows. The caller
     holds the run. Raises as `run_plan` does."""
     # Before the try: a stop while the last attempt still writes there must not close its log.
@@ -126,7 +118,7 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
         attempt = plan
         restarts = plan.run.system.job.max_restarts
         while error := _failure_of_attempt(attempt, out, checkpoint):
-            if not restarts or is_hopeless(out):
+            if not restarts or out.is_hopeless:
                 raise end_failed(attempt, out, error)
             restarts -= 1
             say(f"rn50: {error}", to=sys.stderr)
@@ -136,36 +128,38 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
                 error = UserError(*f"no restart: {refused}".split("\n"))
                 raise end_failed(attempt, out, error) from None
     except KeyboardInterrupt as stop:
-        if is_over(out):
+        if out.is_over:
             return
         close_attempt(out)
-        ending = run_stopped(asked_by(stop), out, plan.options.launcher, plan.loaded)
+        ending = run_stopped(
+            asked_by(stop), out.path, plan.options.launcher, plan.loaded
+        )
         # a second one: the report is not worth a wait
         with suppress(KeyboardInterrupt):
             close_result(out, plan.run, ending)
         raise StoppedBySignal(ending) from None
     except OSError as error:  # such as a full standard output
         why = f"{error.filename or 'launch'}: {error.strerror or error}"
-        if is_over(out):
+        if out.is_over:
             _warn_after_the_end(why)
             return
-        give_back(out)
+        give_back(out.path)
         failure = UserError(with_shortages(Cause(why), "", read_limits()))
         raise end_failed(plan, out, failure) from None
 
 
 def _failure_of_attempt(
-    plan: LaunchPlan, out: Path, checkpoint: Checkpoint | None
+    plan: LaunchPlan, out: RunFolder, checkpoint: Checkpoint | None
 ) -> UserError | None:
     """Run all ranks to their end; why they failed, None where they ended in order."""
     job = plan.job_in(str(out))
     if checkpoint:
         job = job._replace(command=[*job.command, "--resume", str(checkpoint.path)])
     try:
-        run_job(job, plan.launcher, out, plan.run)
+        run_job(job, plan.launcher, out.path, plan.run)
         check_result(out)
     except UserError as error:
-        if not is_over(out):
+        if not out.is_over:
             close_attempt(out)
             return error
         _warn_after_the_end(error)
@@ -179,11 +173,11 @@ def _warn_after_the_end(problem: object) -> None:
 
 
 def _next_attempt(
-    began: LaunchPlan, failed: LaunchPlan, out: Path, manifest: Manifest
+    began: LaunchPlan, failed: LaunchPlan, out: RunFolder, manifest: Manifest
 ) -> tuple[LaunchPlan, Checkpoint | None]:
     """The attempt after one that failed, on the nodes left. `began`: the first attempt. Raises
     UserError: there is none."""
-    loaded, hosts = on_nodes_left(began, out)
+    loaded, hosts = on_nodes_left(began, out.path)
     if hosts == failed.hosts:
         return failed, begin_attempt(out)
     plan = plan_launch(loaded, began.options, began.launcher, hosts)
@@ -193,19 +187,19 @@ def _next_attempt(
     return plan, checkpoint
 
 
-def begin_run(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
+def begin_run(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     """Write what the ranks will read, and print what runs."""
     with _writing(out):
-        reserve(out)
+        reserve(out.path)
         save_config(plan.loaded, out)
         command = plan.job_in(str(out)).command
         record = describe_environment(plan.environment, plan.launcher, command)
-        write(out / ENVIRONMENT, replace(record, run=in_brief(plan.run, plan.steps)))
+        write(out.environment, replace(record, run=in_brief(plan.run, plan.steps)))
     announce(plan, out, manifest)
 
 
 @contextmanager
-def _writing(out: Path) -> Iterator[None]:
+def _writing(out: RunFolder) -> Iterator[None]:
     """Let an OSError of the block say so; one that names no file names `out`."""
     try:
         yield
@@ -214,45 +208,45 @@ def _writing(out: Path) -> Iterator[None]:
         raise
 
 
-def check_result(out: Path) -> None:
+def check_result(out: RunFolder) -> None:
     """Raises RankFailed where no result is there: srun has ended with 0 without a start."""
-    if not (out / RESULT).is_file():
-        evidence = Evidence(read_failures(out), read_ends(out / "stderr.log"), 0)
-        raise RankFailed(explain_failure(evidence), out / "stderr.log")
+    if not out.result.is_file():
+        evidence = Evidence(out.read_failures(), read_ends(out.stderr), 0)
+        raise RankFailed(explain_failure(evidence), out.stderr)
 
 
-def end_failed(plan: LaunchPlan, out: Path, error: UserError) -> RunError:
+def end_failed(plan: LaunchPlan, out: RunFolder, error: UserError) -> RunError:
     """result.json and report of a run of which a rank failed; its log is closed already. Returns
     what to raise."""
     reason = str(error)
     if isinstance(error, RankFailed):
         reason = error.reason
     ending = rank_failed(
-        reason, out, plan.options.launcher, plan.loaded, hopeless=is_hopeless(out)
+        reason, out.path, plan.options.launcher, plan.loaded, hopeless=out.is_hopeless
     )
     close_result(out, plan.run, ending)
     return RunError(f"{error}{ending.what_next}", ending)
 
 
-def close_result(out: Path, run: Run, ending: Ending) -> None:
+def close_result(out: RunFolder, run: Run, ending: Ending) -> None:
     """result.json and report of a run that did not come to its end by itself. What ranks that ended
     in order have written there stays, with the ending beside it. A folder that another driver has
     taken over is left alone."""
-    if other_holder(out / LOCK) is not None:
+    if other_holder(out.lock) is not None:
         return
-    result = read(out / RESULT, Result) or Result(FAILED, seed=run.seed)
+    result = out.read_result() or Result(FAILED, seed=run.seed)
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
-        write(out / RESULT, ending.recorded(result))
+        write(out.result, ending.recorded(result))
     try_report(out)
 
 
-def warnings_in(out: Path) -> list[str]:
+def warnings_in(out: RunFolder) -> list[str]:
     """The first five different warnings of ranks in stderr.log."""
-    warnings = re.findall(r"rn50: warning: .*", read_ends(out / "stderr.log"))
+    warnings = re.findall(r"rn50: warning: .*", read_ends(out.stderr))
     return list(dict.fromkeys(warnings))[:5]
 
 
-def announce(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
+def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     """Print what is about to run, on what, and which settings the user's environment overrides."""
     run = plan.run
     steps = plan.steps
@@ -275,25 +269,25 @@ def announce(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
         say(f"note: {mpi}")
 
 
-def save_config(loaded: Loaded, out: Path) -> None:
+def save_config(loaded: Loaded, out: RunFolder) -> None:
     """Write config.yaml, which runs the same again, and origins.json."""
-    write_file(out / "config.yaml", loaded.to_yaml())
+    write_file(out.config, loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-    write_json(out / "origins.json", origins)
+    write_json(out.origins, origins)
 
 
-def conclude(run: Run, out: Path, options: Options) -> Result:
+def conclude(run: Run, out: RunFolder, options: Options) -> Result:
     """After the ranks ended well: checkers, report, the RESULT line, the last line. Raises
     UserError: the ranks left no result."""
-    give_back(out)
+    give_back(out.path)
     check = check_run(run, out)
     result = judge(run, out, options, check)
-    ending = run_ended(result, out, options.launcher)
+    ending = run_ended(result, out.path, options.launcher)
     result = ending.recorded(result)
     try:
-        write(out / RESULT, result)
+        write(out.result, result)
     except OSError as error:  # the run itself is over, and its verdict known
-        print(f"rn50: warning: {out / RESULT}: cannot write: {error.strerror}")
+        print(f"rn50: warning: {out.result}: cannot write: {error.strerror}")
     print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
     say_figures(result, run, out)
@@ -301,11 +295,11 @@ def conclude(run: Run, out: Path, options: Options) -> Result:
     return result
 
 
-def check_run(run: Run, out: Path) -> Check:
+def check_run(run: Run, out: RunFolder) -> Check:
     """Both checkers on the run's log; a problem of this machine changes no result."""
-    log = out / "result_0.txt"
+    log = out.log
     try:
-        check = as_one(judge_path(out, run.ruleset, official=True))
+        check = as_one(judge_path(out.path, run.ruleset, official=True))
         if check.official is None:  # its own reader could not read it
             check = check._replace(official=check_officially(log, run.ruleset))
     except (OSError, NoLogs) as error:
@@ -316,18 +310,20 @@ def check_run(run: Run, out: Path) -> Check:
     return check
 
 
-def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
+def judge(run: Run, out: RunFolder, options: Options, check: Check) -> Result:
     """The result that rank 0 has left, with what is made of it."""
-    result = read(out / RESULT, Result)
+    result = out.read_result()
     if result is None or check.official is None:
-        raise UserError(f"{out / RESULT}: a JSON object expected, as rank 0 leaves it")
+        raise UserError(f"{out.result}: a JSON object expected, as rank 0 leaves it")
     result = replace(
         result,
         official_checker=check.official,
         check=Verdict(check.verdict, check.cause),
     )
     if options.recorded:
-        result = replace(result, repeats=compare_with_recorded(options.recorded, out))
+        result = replace(
+            result, repeats=compare_with_recorded(options.recorded, out.path)
+        )
     flops = training_flops(run.model, run.data)
     if flops is not None and result.images_per_s is not None:
         flops_per_s = flops * result.images_per_s
@@ -342,7 +338,7 @@ def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
     return result
 
 
-def say_figures(result: Result, run: Run, out: Path) -> None:
+def say_figures(result: Result, run: Run, out: RunFolder) -> None:
     """Print what people are told of a run beside its verdict and its end."""
     if result.repeats is not None:
         print(repeat_line(result.repeats))
@@ -355,18 +351,18 @@ def say_figures(result: Result, run: Run, out: Path) -> None:
     print(result_line(result, out))
 
 
-def try_report(out: Path, *checks: Check) -> None:
+def try_report(out: RunFolder, *checks: Check) -> None:
     """Write report.html; whatever stands in its way is one line."""
     try:
         from ..report.html import write_report
 
-        write_report(out, checks=checks or None)
+        write_report(out.path, checks=checks or None)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         say(f"rn50: warning: no report.html: {reason}"[:500], to=sys.stderr)
 
 
-def result_line(result: Result, out: Path) -> str:
+def result_line(result: Result, out: RunFolder) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
     time_s = result.time_to_train_s

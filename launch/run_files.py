@@ -13,9 +13,8 @@ from ..config.plan import Plan
 from ..config.schema import Run
 from ..host.atomic import partial_beside, write_file
 from ..host.errors import RankFailed, failing_as
-from ..logging.records import ENVIRONMENT, Brief
-
-CHECKPOINTS = "checkpoint"
+from ..logging.records import Brief
+from ..logging.run_folder import RunFolder
 
 
 def new_run_folder(run: Run) -> Path:
@@ -51,15 +50,10 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
             folder = partial_beside(results / name, is_folder=True)
             out = stack.enter_context(folder)
         try:
-            write_file(out / "config.yaml", loaded.to_yaml())
+            write_file(RunFolder(out).config, loaded.to_yaml())
             yield out
         except RankFailed as error:
             kept = results / f"{name}_failed_{out.name.rpartition('-')[2]}"
             out.rename(kept)
             reason = error.reason.replace(str(out), str(kept))
             raise RankFailed(reason, kept / error.log.name) from None
-
-
-def is_run(folder: Path) -> bool:
-    """Is this the folder of a run, begun by a launcher, rather than that of a job?"""
-    return (folder / ENVIRONMENT).is_file()

@@ -29,33 +29,18 @@ from ..host.inherited import (
     not_passed_on,
     taken_away,
 )
-from ..host.lock import check_free, held, hold
+from ..host.lock import held, hold
 from ..host.programs import NoAnswer, NotStarted
 from ..host.progress import say
 from ..host.reading import read_ends, read_text
-from ..logging.records import (
-    FAILED,
-    RESULT,
-    SUBMISSION,
-    Result,
-    Submission,
-    read,
-    write,
-)
+from ..logging.records import FAILED, Result, Submission, write
+from ..logging.run_folder import JobFolder, RunFolder
 from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
-from .ending import JOB_SCRIPT
-from .job_folder import (
-    ENDED,
-    EXIT_STOPPED,
-    JOB_LOCK,
-    MAY_GO_ON,
-    exit_code_of,
-    put_aside,
-)
+from .job_folder import ENDED, EXIT_STOPPED, MAY_GO_ON, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
-from .resume import is_interrupted, latest_interrupted, load_attempt
-from .run_files import in_brief, is_run, new_run_folder
+from .resume import latest_interrupted, load_attempt
+from .run_files import in_brief, new_run_folder
 from .schedulers import SCHEDULERS, Scheduler
 
 POLL_S = 2.0
@@ -77,6 +62,10 @@ class SubmissionPlan(NamedTuple):
     folder: Path
     script: str
     command: list[str]
+
+    @property
+    def files(self) -> JobFolder:
+        return JobFolder(self.folder)
 
 
 class Last(NamedTuple):
@@ -105,10 +94,11 @@ def plan_submission(
     refuse(refusals(run, ("mpi",)))
     dialect = SCHEDULERS[scheduler]
     job = run.system.job
-    command = [*dialect.command, JOB_SCRIPT]
+    files = JobFolder(folder)
+    command = [*dialect.command, files.script.name]
     if scheduler != "local":
         command[-1:-1] = job.options
-    config = (str(folder / "config.yaml"), *overrides)
+    config = (str(files.config), *overrides)
     data = run.data.path  # `rn50 data prepare` asks for it as well
     if leads_out(data, folder):
         config = (*config, f"data.path={json.dumps(data)}")
@@ -141,9 +131,9 @@ def submit(
         )
     if folder is None:
         plan = plan_in(new_run_folder(loaded.run))
-        write_file(plan.folder / "config.yaml", loaded.to_yaml())
-    put_aside(plan.folder)
-    write_file(plan.folder / JOB_SCRIPT, plan.script)
+        write_file(plan.files.config, loaded.to_yaml())
+    put_aside(plan.files)
+    write_file(plan.files.script, plan.script)
     brief = in_brief(loaded.run, build_plan(loaded.run))
     job = ""  # not known, but it may be in the queue
     try:
@@ -161,7 +151,7 @@ def submit(
 
 def _record(plan: SubmissionPlan, submission: Submission) -> None:
     with suppress(OSError):  # it has been submitted in any case
-        write(plan.folder / SUBMISSION, submission)
+        write(plan.files.submission, submission)
 
 
 class Refused(UserError):
@@ -230,55 +220,56 @@ def wait(
         time.sleep(poll_s)
     until_s = time.monotonic() + settle_s
     while time.monotonic() < until_s:
-        if (code := exit_code_of(plan.folder)).isdecimal():
+        if (code := plan.files.read_exit_code()).isdecimal():
             return int(code)
         time.sleep(min(poll_s, 0.2))
     raise UserError(
         f"job {job} ended without an exit code: its script was killed or never began; see "
-        f"{plan.folder}/job.log"
+        f"{plan.files.log}"
     )
 
 
 def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str]:
     """(status, why) of a job none of whose runs is at work, in the words of `rn50 runs`: before its
-    first, between two, after its last. `scheduler`, `job`: as SUBMISSION has them. The scheduler is
-    asked only where the job's folder does not say that the job has ended."""
-    if held([folder / JOB_LOCK]):
+    first, between two, after its last. `scheduler`, `job`: as submission.json has them. The
+    scheduler is asked only where the job's folder does not say that the job has ended."""
+    files = JobFolder(folder)
+    if held([files.lock]):
         return RUNNING, "none of its runs is at work"
-    code = exit_code_of(folder)
+    code = files.read_exit_code()
     dialect = _scheduler_of(scheduler, job)
     if dialect is None or job is None or code not in MAY_GO_ON:
         if scheduler in SCHEDULERS and not (job or code):
             return UNKNOWN, f"{scheduler} was given the job, and named no id"
-        return _ended_with(code, folder)
+        return _ended_with(code, files)
     try:
         state = ask(dialect, job, folder)
     except UserError as error:
         if code:
-            return _ended_with(code, folder)
+            return _ended_with(code, files)
         return UNKNOWN, str(error)
     if state is None and code:
-        return _ended_with(code, folder)
+        return _ended_with(code, files)
     if state is None:
         why = f"{scheduler} does not have job {job} any more: it never began"
         return CANCELLED, why
     return QUEUED, f"{scheduler} job {job} {state.words}".strip()
 
 
-def _ended_with(code: str, folder: Path) -> tuple[str, str]:
+def _ended_with(code: str, job: JobFolder) -> tuple[str, str]:
     """(status, why) of a job that no scheduler has, by its exit code."""
     if not code:
         return FAILED, "not known to any scheduler"
     if code == "running":
         return KILLED, "its process left no exit code"
-    lines = read_ends(folder / "job.log").split("\n")
+    lines = read_ends(job.log).split("\n")
     last = next(filter(str.strip, reversed(lines)), f"exit code {code}")
     status = STOPPED if code == str(EXIT_STOPPED) else FAILED
     return status, printable(last[:500])
 
 
 def _scheduler_of(scheduler: str | None, job: str | None) -> Scheduler | None:
-    """The scheduler of a job, as SUBMISSION names them; None: it is of another machine."""
+    """The scheduler of a job, as submission.json names them; None: it is of another machine."""
     if job is None or not JOB_ID.fullmatch(job):
         return None
     return SCHEDULERS.get(scheduler or "")
@@ -299,7 +290,7 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     text = answer.out + answer.err
     ends = [scheduler.ended_pattern]
     # A job that goes back into its queue leaves as one does that ends.
-    if not re.search(r"^#SBATCH --requeue$", read_text(folder / JOB_SCRIPT), re.M):
+    if not re.search(r"^#SBATCH --requeue$", read_text(JobFolder(folder).script), re.M):
         ends.append(scheduler.leaving_pattern)
     if re.search("|".join(ends), text, re.M):
         return None
@@ -338,7 +329,7 @@ def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     try:
         return ask(scheduler, job, folder)
     except UserError as error:
-        if exit_code_of(folder) not in MAY_GO_ON:
+        if JobFolder(folder).read_exit_code() not in MAY_GO_ON:
             return None
         return State(str(error))
 
@@ -355,63 +346,65 @@ def find_interrupted(
         )
     folder = Path(where)
     if where == "latest":
-        folder = latest_interrupted(config, overrides, with_checkpoint=False)
+        folder = latest_interrupted(config, overrides, with_checkpoint=False).path
     is_numbered = re.fullmatch(r"run_\d+", folder.name)
-    if is_numbered and (folder.parent / "config.yaml").is_file():
+    if is_numbered and JobFolder(folder.parent).config.is_file():
         folder = folder.parent
-    source = folder / "config.yaml"
+    job = JobFolder(folder)
+    source = job.config
     if not source.is_file():
         raise UserError(
             f"--resume: the folder of a job or of a run expected, found no {source}"
         )
     for path in folder.iterdir():
         in_its_folder(path)
-    last = _last_of(folder)
-    with hold(folder / JOB_LOCK):  # it may run on another machine
+    last = _last_of(job)
+    with hold(job.lock):  # it may run on another machine
         pass
     loaded = load_recorded(source, overrides, RESUME_JOB)
-    runs = sorted(folder.glob("run_*"))
-    if is_run(folder):
-        runs = [folder]
-    interrupted = [
-        run for run in runs if (run / "config.yaml").is_file() and is_interrupted(run)
-    ]
+    runs = [RunFolder(path) for path in sorted(folder.glob("run_*"))]
+    is_run = RunFolder(folder).was_launched
+    if is_run:
+        runs = [RunFolder(folder)]
+    interrupted = [run for run in runs if run.config.is_file() and run.is_interrupted]
     # a run that a limit ended is interrupted, and its job has ended with EXIT_MISSED
-    may_have_ended = is_run(folder) or exit_code_of(folder) in ENDED
+    may_have_ended = is_run or job.read_exit_code() in ENDED
     if may_have_ended and not interrupted:
         raise UserError(
             f"--resume: an interrupted job or run expected, {folder} has ended"
         )
     for run in interrupted:
-        check_free(run)
+        run.check_free()
         load_attempt(run, loaded)  # refuses another training
     return loaded, last
 
 
-def _last_of(folder: Path) -> Last:
-    """The submission of the job in `folder`. Raises UserError: its scheduler still has it."""
-    known = Submission()
+def _last_of(job: JobFolder) -> Last:
+    """The last submission of a job. Raises UserError: its scheduler still has it."""
+    submission = Submission()
     with suppress(UserError):  # a stranger may have written it
-        known = read(folder / SUBMISSION, Submission) or known
-    last = Last(folder, runs=max(known.runs, 1))
-    dialect = _scheduler_of(known.scheduler, known.job)
+        submission = job.read_submission()
+    last = Last(job.path, runs=max(submission.runs, 1))
+    dialect = _scheduler_of(submission.scheduler, submission.job)
     if dialect is None:
         return last
     can_be_asked = shutil.which(dialect.state_command[0])
-    if can_be_asked and ask(dialect, known.job, folder) is not None:
+    if can_be_asked and ask(dialect, submission.job, job.path) is not None:
         raise UserError(
-            f"--resume: {folder}: an interrupted job expected, found {dialect.name} job "
-            f"{known.job} in its queue or running (to stop it: {dialect.cancel(known.job)})"
+            f"--resume: {job.path}: an interrupted job expected, found {dialect.name} job "
+            f"{submission.job} in its queue or running (to stop it: "
+            f"{dialect.cancel(submission.job)})"
         )
     return last._replace(scheduler=dialect.name)
 
 
 def last_result(folder: Path) -> Result | None:
     """The result of a job's newest run."""
-    paths = [*folder.glob(RESULT), *folder.glob(f"run_*/{RESULT}")]
-    if not paths:
+    runs = [RunFolder(path) for path in (folder, *folder.glob("run_*"))]
+    ended = [run for run in runs if run.result.is_file()]
+    if not ended:
         return None
-    return read(max(paths, key=lambda path: path.lstat().st_mtime_ns), Result)
+    return max(ended, key=lambda run: run.result.lstat().st_mtime_ns).read_result()
 
 
 def results_of(log: Sequence[str]) -> list[str]:

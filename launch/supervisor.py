@@ -24,10 +24,11 @@ import psutil
 
 from ..config.schema import Run
 from ..host.errors import RankFailed, UserError
-from ..host.lock import LOCK, RANK_LOCK, other_holder
+from ..host.lock import other_holder
 from ..host.programs import PIPE, start
 from ..host.stop_signals import command_stop_signals
-from ..logging.records import RESULT, Failure, read_failures, write
+from ..logging.records import Failure, write
+from ..logging.run_folder import RunFolder
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.reserve import give_back
 from .failure import LABEL, Evidence, explain_failure, file_with_details
@@ -77,6 +78,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
             one_machine=one_machine,
             hosts=[host for host in job.hosts for _ in range(job.ranks_per_node)],
         )
+    folder = RunFolder(out)
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
         tokens = LAUNCHERS[launcher].command(job)
@@ -85,10 +87,10 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
                 tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s
             )
         finally:
-            if one_machine and other_holder(out / LOCK) is None:
+            if one_machine and other_holder(folder.lock) is None:
                 # of a rank 0 that was killed; its folder takes no change
                 with suppress(OSError):
-                    (out / RANK_LOCK).unlink(missing_ok=True)
+                    folder.rank_lock.unlink(missing_ok=True)
 
 
 def run_watched(
@@ -101,18 +103,19 @@ def run_watched(
 ) -> None:
     """Run a launcher's command line under `watchdog`; otherwise as `run_job`."""
     kills = oom_kills()
-    log = StderrLog(out / "stderr.log", ranks)
+    folder = RunFolder(out)
+    log = StderrLog(folder.stderr, ranks)
     with StopSignals() as stop, _orphans_become_children():
         child = start(tokens, environment, output=PIPE, errors=PIPE)
         with _relayed(child, log):
             code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
     # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
     is_lost = watchdog is not None and watchdog.lost
-    if code == 0 and is_lost and not (out / RESULT).is_file():
+    if code == 0 and is_lost and not folder.result.is_file():
         code = EXIT_RANK_LOST
     if code != 0:
         evidence = Evidence(
-            read_failures(out),
+            folder.read_failures(),
             log.text,
             code,
             out_of_memory=oom_kills() > kills,

@@ -17,6 +17,7 @@ MOST_RECORDS = 400_000
 MOST_NAMES = 1000
 """How many names all records have: this harness has some 60. Each is kept once."""
 _LINE_BYTES = 1 << 16
+_KINDS = ("train", "eval")
 _TAIL_BYTES = 1 << 20
 """Some 7,000 records: more than lie between two evaluations."""
 
@@ -49,12 +50,13 @@ def newest_records(path: Path) -> dict[str, JsonObject]:
             lines = read_end(path, _TAIL_BYTES).splitlines()
         except FileNotFoundError:
             return {}
-    newest = {}
-    for kind in ("train", "eval"):
-        start = b'{"kind": "%b"' % kind.encode()
-        records = (_record(line) for line in reversed(lines) if line.startswith(start))
-        if record := next(filter(None, records), None):
-            newest[kind] = record
+    newest: dict[str, JsonObject] = {}
+    for record in filter(None, map(_record, reversed(lines))):
+        kind = record.get("kind")
+        if kind in _KINDS:
+            newest.setdefault(kind, record)
+        if len(newest) == len(_KINDS):
+            break
     return newest
 
 

@@ -4,12 +4,14 @@ Its one caller, the trainer, keeps the order of events, and `rn50 log check` che
 Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's closed ResNet files.
 """
 
+import json
 import logging
 import math
 import re
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -269,15 +271,24 @@ def close_interrupted(path: Path) -> None:
     """run_stop "aborted" at the end of a log whose writer was killed with its clock running. A line
     cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose clock never
     started. Raises OSError: it cannot be read or written, or is no regular file of its folder."""
-    text = read_file(path, _MOST_BYTES, within=path.parent)
-    if f'"key": "{key.RUN_START}"'.encode() not in text:
+    content = read_file(path, _MOST_BYTES, within=path.parent)
+    keys = set(map(key_of, content.splitlines()))
+    if key.RUN_START not in keys or key.RUN_STOP in keys:
         return
-    if f'"key": "{key.RUN_STOP}"'.encode() in text:
-        return
-    if not text.endswith(b"\n"):
+    if not content.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")
     MLPerfLog(path, Clock(last_stamp_unix_s(path)), resumed=True).abort()
+
+
+def key_of(line: bytes) -> str | None:
+    """The key of a line of a log; None: the line has no whole record."""
+    _, token, record = line.partition(b":::MLLOG ")
+    if not token:
+        return None
+    with suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(record)["key"])
+    return None
 
 
 def last_stamp_unix_s(path: Path) -> float:
@@ -286,5 +297,5 @@ def last_stamp_unix_s(path: Path) -> float:
         tail = read_end(path, _TAIL_BYTES)
     except OSError:
         return 0.0
-    stamps = re.findall(rb'"time_ms": (\d{1,15})\b', tail)
+    stamps = re.findall(rb'"time_ms":\s*(\d{1,15})\b', tail)
     return max(map(int, stamps), default=0) / 1000

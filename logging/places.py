@@ -12,10 +12,10 @@ from ..config.benchmark import BENCHMARK
 from ..config.names import nearest_path
 from ..host.errors import UserError
 from ..host.reading import read_ends
+from .run_folder import RunFolder
 
 RESULT_FILES = "result_*.txt"
 """Of any name between, as MLPerf's package checker finds them."""
-METRICS = "metrics.jsonl"
 _ALMOST = re.compile(r"results?[-_. ]?\w*\.(txt|log)(\.\w{1,4})?", re.IGNORECASE)
 """Names that logs have by mistake, or packed. No folder of a published round has one and no log."""
 MOST_LOGS = 200  # of a folder; published ones have up to 50
@@ -138,7 +138,7 @@ def run_folders(path: Path) -> list[Path]:
         run
         for run in path.glob("run_*")
         if run.name[4:].isdecimal()
-        and (run / "config.yaml").is_file()
+        and RunFolder(run).config.is_file()
         and _is_in(run, path)
     ]
     return sorted(runs, key=lambda run: int(run.name[4:]))
@@ -152,15 +152,16 @@ def is_one_run(folder: Path) -> bool:
     job = job_of(folder)
     if job is not None:
         return bool(run_folders(job))
-    return any((folder / name).is_file() for name in ("config.yaml", "result.json"))
+    run = RunFolder(folder)
+    return run.config.is_file() or run.result.is_file()
 
 
 def config_of(folder: Path) -> Path:
     """Where the config of the logs in `folder` is, if there is one: beside them, or in the job's
     folder, which may be one of `rn50 submit` or of a script written by hand."""
-    beside = folder / "config.yaml"
+    config = RunFolder(folder).config
     job = job_of(folder)
-    if job is None or beside.exists():
-        return beside
+    if job is None or config.exists():
+        return config
     first = next(iter(run_folders(job)), job)
-    return first / "config.yaml"
+    return RunFolder(first).config

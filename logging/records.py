@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 FORMAT: Literal[1] = 1
 """The format of the files; an older one has none."""
-RESULT = "result.json"
-SUBMISSION = "submission.json"
-ENVIRONMENT = "environment.json"
 
 SUCCESS = "success"
 ABORTED = "aborted"
@@ -279,13 +276,6 @@ def read(path: Path, record: type[T]) -> T | None:
     key does not fit."""
     tree = read_object(path)
     return fit(record, tree, str(path)) if tree else None
-
-
-def read_failures(folder: Path) -> list[Failure]:
-    """What failed ranks left, oldest first. Raises UserError as `read` does."""
-    paths = folder.glob("failure_*.json")
-    by_age = sorted(paths, key=lambda path: path.lstat().st_mtime_ns)
-    return [failure for path in by_age if (failure := read(path, Failure))]
 
 
 def failures_in(text: str) -> list[Failure]:

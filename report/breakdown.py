@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..host.finding import number
 from ..host.reading import JsonObject
-from .run_folder import Subject
+from .run_records import Subject
 from .run_summary import amount, show
 
 PHASES = {

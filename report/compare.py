@@ -27,7 +27,7 @@ from ..logging.places import job_of
 from ..logging.records import Repeat
 from .published import beside_published, machine_of
 from .reproduction import are_of_one_config, first_bit
-from .run_folder import Subject, read_subjects
+from .run_records import Subject, read_subjects
 from .run_summary import MISSING, decimals, median_of, show
 
 RESULTS = "results"

@@ -18,8 +18,9 @@ from ..host.atomic import partial_beside
 from ..host.errors import UserError, failing_as
 from ..host.finding import number, printable
 from ..logging.parse import read_log
-from ..logging.places import METRICS, require
-from .run_folder import RunFolder, read_run_folder
+from ..logging.places import require
+from ..logging.run_folder import RunFolder
+from .run_records import RunRecords, read_run_records
 from .runs import find_runs
 
 MOST_COLUMNS = 700
@@ -34,7 +35,7 @@ class Exported(NamedTuple):
     """A run as other tools take it."""
 
     name: str
-    folder: RunFolder
+    folder: RunRecords
     start_unix_s: float
     """Its `run_start`, where the seconds of its records begin."""
 
@@ -75,10 +76,12 @@ def read_runs(paths: Sequence[Path]) -> Found:
     paths_of = {path.resolve(): path for path in recorded}
     for resolved, name in _names(paths_of).items():
         path = paths_of[resolved]
-        folder = read_run_folder(path)
+        folder = read_run_records(path)
         unread += [f"{path}: {note}" for note in folder.notes]
         if not folder.metrics:
-            notes.append(f"{path / METRICS}: the records of a run expected, found none")
+            notes.append(
+                f"{RunFolder(path).metrics}: the records of a run expected, found none"
+            )
             continue
         runs.append(Exported(name, folder, _start_unix_s(path, unread)))
     if not runs:
@@ -90,9 +93,9 @@ def _recorded_runs(path: Path, unread: list[str]) -> list[Path]:
     """The runs with records in and below a folder; where there are none, the folder itself. Raises
     UserError: nothing is there."""
     require(path)
-    places = list(find_runs(path, _DEPTH))
-    unread += [place.problem for place in places if place.problem]
-    runs = [place.folder for place in places if METRICS in place.names]
+    below = list(find_runs(path, _DEPTH))
+    unread += [found.problem for found in below if found.problem]
+    runs = [found.folder for found in below if RunFolder(found.folder).metrics.exists()]
     return runs or [path]
 
 
@@ -115,7 +118,7 @@ def _names(folders: Iterable[Path]) -> dict[Path, str]:
 
 def _start_unix_s(path: Path, unread: list[str]) -> float:
     """The `run_start` of its log; 0 where there is none."""
-    file = path / "result_0.txt"
+    file = RunFolder(path).log
     try:
         log = read_log(file, frozenset({"run_start"}))
     except UserError as error:
@@ -149,7 +152,7 @@ def to_csv(runs: Sequence[Exported]) -> str:
             columns |= dict.fromkeys(row)
         if len(columns) > MOST_COLUMNS:
             expected = f"at most {MOST_COLUMNS} columns expected, found {len(columns)}"
-            raise UserError(f"{run.folder.path / METRICS}: {expected}")
+            raise UserError(f"{RunFolder(run.folder.path).metrics}: {expected}")
     text = io.StringIO()
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()

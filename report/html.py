@@ -31,13 +31,14 @@ from ..host.errors import UserError
 from ..host.finding import clock_time, number
 from ..logging.records import ABORTED, FAILED, Result
 from ..logging.records import Environment as RunEnvironment
+from ..logging.run_folder import RunFolder
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .charts import colour_at
 from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .norms import norm_table
 from .plots import page_charts
 from .published import beside_published, standing_of
-from .run_folder import RunFolder, Subject, read_subjects
+from .run_records import RunRecords, Subject, read_subjects
 from .run_summary import MISSING, RunSummary, amount, median_of, show
 
 
@@ -89,7 +90,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     standing = None
     if checks and checks[-1].is_result:
         standing = standing_of(subject.path, subject.config, subject.runs)
-    config = str(folder.path / "config.yaml")
+    config = str(RunFolder(folder.path).config)
     parameters = parameter_columns([subject])
     return _fill(
         "report.html.j2",
@@ -121,7 +122,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     )
 
 
-def _next_command(folder: RunFolder) -> str:
+def _next_command(folder: RunRecords) -> str:
     """The command with which the run goes on; empty where it does not say."""
     if folder.result is None or folder.result.next is None:
         return ""
@@ -230,7 +231,7 @@ def _environment(environment: RunEnvironment) -> list[tuple[str, str]]:
     return rows
 
 
-def _config(folder: RunFolder) -> list[tuple[str, str, str]]:
+def _config(folder: RunRecords) -> list[tuple[str, str, str]]:
     """(key, value, where it was written) of every leaf; where only if the launcher noted it."""
     if folder.config is None:
         return []

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..host.finding import number
 from ..host.reading import JsonObject
 from .charts import LARGEST, thinned
-from .run_folder import RunFolder
+from .run_records import RunRecords
 
 NORM_RATIO = "norm_ratio"
 _QUANTITIES = ("weight_norm", "gradient_norm", NORM_RATIO, "trust_ratio")
@@ -55,7 +55,7 @@ class NormTable(NamedTuple):
     rows: list[tuple[str, list[float | None]]]
 
 
-def norm_table(folder: RunFolder) -> NormTable | None:
+def norm_table(folder: RunRecords) -> NormTable | None:
     """None: the run has recorded no norms."""
     last = [next(reversed(folder.records(name)), {}) for name in _QUANTITIES]
     step = number(last[0].get("step"))

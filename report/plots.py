@@ -28,7 +28,7 @@ from .charts import (
 )
 from .norms import NORM_RATIO, norm_ratios
 from .published import published_curves, standing_of
-from .run_folder import Subject
+from .run_records import Subject
 from .run_summary import RunSummary
 
 if TYPE_CHECKING:

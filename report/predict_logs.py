@@ -16,7 +16,7 @@ from ..logging.places import config_of
 from ..predict.calibrate import Measurement
 from ..predict.predictor import check_network, precision_of
 from .compare import read_all
-from .run_folder import LogFigures
+from .run_records import LogFigures
 from .run_summary import RunSummary, show
 
 

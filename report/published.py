@@ -16,7 +16,7 @@ from ..config.benchmark import IMAGENET_TRAIN_SAMPLES, TARGET_ACCURACY
 from ..config.schema import Run
 from ..logging.places import job_of
 from ..predict.epochs import read_table
-from .run_folder import Subject
+from .run_records import Subject
 from .run_summary import RunSummary, median_of
 
 

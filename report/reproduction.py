@@ -13,7 +13,8 @@ from ..host.errors import UserError
 from ..host.finding import number
 from ..host.reading import JsonObject
 from ..logging.records import Repeat
-from .run_folder import RunFolder, Subject, read_folder
+from ..logging.run_folder import RunFolder
+from .run_records import RunRecords, Subject, read_folder
 from .run_summary import show
 
 _AROUND = ("launcher", "processor", "packages")
@@ -38,10 +39,10 @@ def repeat_line(repeat: Repeat) -> str:
 def find_recorded(config: str) -> Path | None:
     """The folder of the run whose saved config this is: a config.yaml with a log beside it."""
     path = Path(config)
-    folder = path.parent
-    if path.name != "config.yaml" or not (folder / "result_0.txt").is_file():
+    run = RunFolder(path.parent)
+    if path != run.config or not run.log.is_file():
         return None
-    return folder
+    return run.path
 
 
 def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
@@ -122,7 +123,7 @@ def _values(subject: Subject) -> dict[str, float | None]:
     }
 
 
-def _differences(old: RunFolder, new: RunFolder) -> list[str]:
+def _differences(old: RunRecords, new: RunRecords) -> list[str]:
     """Config values, then launcher, processor and packages that differ: `name (here, there)`."""
     then = _surroundings(old)
     now = _surroundings(new)
@@ -135,7 +136,7 @@ def _differences(old: RunFolder, new: RunFolder) -> list[str]:
     return differences
 
 
-def _surroundings(folder: RunFolder) -> JsonObject:
+def _surroundings(folder: RunRecords) -> JsonObject:
     environment = {key: getattr(folder.environment, key) for key in _AROUND}
     config = (folder.config and without_places(folder.config)) or {}
     return config | dict(flatten(environment))

@@ -12,24 +12,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..host.errors import UserError, reason_of
 from ..host.finding import first_number, number, printable
-from ..host.lock import LOCK, RANK_LOCK, held
+from ..host.lock import held
 from ..logging.metrics_read import newest_records
 from ..logging.records import (
     ABORTED,
-    ENVIRONMENT,
     FAILED,
     LAUNCH,
-    RESULT,
-    SUBMISSION,
     SUCCESS,
     Brief,
     Environment,
     Result,
     Submission,
     Verdict,
-    read,
-    read_failures,
 )
+from ..logging.run_folder import JobFolder, RunFolder
 from ..train.checkpoint.file import read_checkpoint
 from ..train.checkpoint.folder import checkpoints_of_run
 
@@ -57,9 +53,6 @@ OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 
 _ENDED = {SUCCESS: SUCCESS, ABORTED: MISSED, FAILED: FAILED}
-_LOCKS = {LOCK, RANK_LOCK}
-_OF_A_RUN = {ENVIRONMENT, "metrics.jsonl", RESULT, RANK_LOCK}
-_OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
 _RUN_OF_A_JOB = re.compile(r"run_[0-9]{1,6}")
 _DEPTH = 5
 """How many folders may lie above a run: results/SWEEP/TRIAL/NAME/TIME/run_0."""
@@ -71,11 +64,11 @@ _MOST_STEPS = 1 << 53
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
-    """The folder of a run, or of a job that has none yet, and the names in it."""
+class Found(NamedTuple):
+    """The folder of a run, or of a job that has none yet."""
 
     folder: Path
-    names: set[str]
+    has_run: bool
     job: Path | None
     """The folder of its job; of a job without a run: its own."""
     problem: str = ""
@@ -133,25 +126,21 @@ class RunRow(NamedTuple):
 
 def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
-    places: dict[Path, Place] = {}
+    all_found: dict[Path, Found] = {}
     for folder in folders:
-        places |= {place.folder: place for place in find_runs(folder)}
-    locks = [
-        folder / name
-        for folder, place in places.items()
-        for name in place.names & _LOCKS
-    ]
+        all_found |= {found.folder: found for found in find_runs(folder)}
+    locks = [lock for folder in all_found for lock in RunFolder(folder).locks]
     at_work = {lock.parent for lock in held(locks)}
     rows = [
-        read_run(place, is_at_work=folder in at_work)
-        for folder, place in places.items()
+        read_run(found, is_at_work=folder in at_work)
+        for folder, found in all_found.items()
     ]
     return sorted(rows, key=lambda row: (row.started or "", row.folder), reverse=True)
 
 
 def find_runs(
     folder: Path, depth: int = _DEPTH, job: Path | None = None
-) -> Iterator[Place]:
+) -> Iterator[Found]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
     try:
         names, below = _entries(folder)
@@ -159,25 +148,25 @@ def find_runs(
         return
     except OSError as error:
         problem = f"{folder}: cannot read: {reason_of(error)}"
-        yield Place(folder, set(), job, problem)
+        yield Found(folder, False, job, problem)
         return
-    is_job = bool(names & _OF_A_JOB)
-    if names & _OF_A_RUN:
+    is_job = any(path.name in names for path in JobFolder(folder).signs)
+    if any(path.name in names for path in RunFolder(folder).signs):
         # a job's own: a run of `rn50 launch` that a job resumes
-        yield Place(folder, names, folder if is_job else job)
+        yield Found(folder, True, folder if is_job else job)
         return
-    places: list[Place] = []
+    below_found: list[Found] = []
     if is_job:
         for path in below:
             if _RUN_OF_A_JOB.fullmatch(path.name):
-                places += find_runs(path, 0, folder)
+                below_found += find_runs(path, 0, folder)
     # a user's own job.sh may lie above the runs of several jobs
-    if depth and not places:
+    if depth and not below_found:
         for path in below:
-            places += find_runs(path, depth - 1)
-    if is_job and not places:
-        places.append(Place(folder, names, folder))
-    yield from places
+            below_found += find_runs(path, depth - 1)
+    if is_job and not below_found:
+        below_found.append(Found(folder, False, folder))
+    yield from below_found
 
 
 def _entries(folder: Path) -> tuple[set[str], list[Path]]:
@@ -193,11 +182,12 @@ def _entries(folder: Path) -> tuple[set[str], list[Path]]:
     return names, sorted(below)
 
 
-def read_run(place: Place, *, is_at_work: bool) -> RunRow:
+def read_run(found: Found, *, is_at_work: bool) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
-    folder, names, job, problem = place
-    problems = [problem] * bool(problem)
+    folder, has_run, job, problem = found
+    out = RunFolder(folder)
+    problems = [problem] if problem else []
 
     def try_to(read_part: Callable[..., T], *arguments: object) -> T | None:
         try:
@@ -208,9 +198,9 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
 
     submission = None
     if job is not None:
-        submission = try_to(read, job / SUBMISSION, Submission)
+        submission = try_to(JobFolder(job).read_submission)
     submission = submission or Submission()
-    environment = try_to(read, folder / ENVIRONMENT, Environment) or Environment()
+    environment = try_to(out.read_environment) or Environment()
     brief = environment.run or submission.run or Brief()
     row = RunRow(
         folder=folder,
@@ -225,19 +215,19 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
     )
     if problem:
         return row._replace(status=UNKNOWN, reason=_short(problem))
-    if not names & _OF_A_RUN:
+    if not has_run:
         return row
     unknown = (None, RUNNING if is_at_work else UNKNOWN, "")
-    end = try_to(_read_end, folder, names, is_at_work)
+    end = try_to(_read_end, out, is_at_work)
     result, status, reason = end or unknown
     result = result or Result("")
-    last = try_to(newest_records, folder / "metrics.jsonl") or {}
+    last = try_to(newest_records, out.metrics) or {}
     train = last.get("train", {})
     evaluation = last.get("eval", {})
     times_s = [number(record.get("time_s")) for record in last.values()]
-    known_s = [time_s for time_s in times_s if time_s is not None]
+    clock_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     may_resume = status in (STOPPED, FAILED, KILLED)
-    resumable = may_resume and try_to(_is_resumable, folder, result)
+    resumable = may_resume and try_to(_is_resumable, out, result)
     progress = None
     if status == RUNNING:
         progress = _progress(brief, train)
@@ -245,7 +235,7 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
         status=status,
         reason=_short("; ".join(filter(None, [*problems, reason]))),
         time_to_train_s=result.time_to_train_s if status == SUCCESS else None,
-        elapsed_s=first_number(result.time_to_train_s, max(known_s, default=None)),
+        elapsed_s=first_number(result.time_to_train_s, clock_s),
         eval_accuracy=first_number(result.eval_accuracy, evaluation.get("accuracy")),
         target=first_number(result.target, row.target),
         images_per_s=first_number(result.images_per_s, train.get("images_per_s")),
@@ -256,29 +246,26 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
     )
 
 
-def _read_end(
-    folder: Path, names: set[str], is_at_work: bool
-) -> tuple[Result | None, str, str]:
+def _read_end(out: RunFolder, is_at_work: bool) -> tuple[Result | None, str, str]:
     """The result of a run, its status, and why it has it. Raises UserError: its files cannot be
     read, so that it is not known."""
-    result = read(folder / RESULT, Result)
+    result = out.read_result()
     if is_at_work:
         return result, RUNNING, ""
     if result is not None and result.status in _ENDED:
         status = STOPPED if result.stopped else _ENDED[result.status]
         return result, status, result.why
-    if names & _LOCKS:
+    if any(map(os.path.lexists, out.locks)):
         return result, KILLED, "its processes are gone and left no result"
-    for failure in read_failures(folder):
-        return result, FAILED, failure.reason
-    return result, FAILED, "left no result"
+    failure = next(iter(out.read_failures()), None)
+    return result, FAILED, failure.reason if failure else "left no result"
 
 
-def _is_resumable(folder: Path, result: Result) -> bool:
+def _is_resumable(out: RunFolder, result: Result) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
-    for checkpoint in checkpoints_of_run(folder / "checkpoint").trusted:
+    for checkpoint in checkpoints_of_run(out.checkpoints).trusted:
         with suppress(UserError):
             # its header and size; its digest, of all its bytes, is not made
             read_checkpoint(checkpoint)

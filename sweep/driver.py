@@ -26,10 +26,11 @@ from ..launch.ending import GO_ON, Ending, StoppedBySignal, asked_by
 from ..launch.launch_plan import Options, plan_launch
 from ..launch.supervisor import StopSignals
 from ..logging.records import ABORTED, SUCCESS, Result
+from ..logging.run_folder import CONFIG
 from .definition import LoadedSweep, problems_of
 from .report import write_results
 from .study import Study, training_seed
-from .trial import CONFIG, evaluations, read_end, remove, start, stop
+from .trial import evaluations, read_end, remove, start, stop
 
 if TYPE_CHECKING:
     from subprocess import Popen

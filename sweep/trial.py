@@ -5,7 +5,6 @@ A trial is a `rn50 launch` of its own, which starts and stops its ranks, and end
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING
 from ..host import programs
 from ..host.errors import UserError
 from ..host.inherited import LOCAL_JOB, inherited
-from ..host.lock import LOCK, hold
+from ..host.lock import hold
 from ..host.reading import read_ends
-from ..logging.places import METRICS
-from ..logging.records import FAILED, RESULT, Result, read
+from ..logging.metrics_read import read_metrics
+from ..logging.records import FAILED, Result
+from ..logging.run_folder import CONFIG, RunFolder
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-CONFIG = "config.yaml"
 OUTPUT = "output.log"
 STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
@@ -65,8 +64,8 @@ def stop(*trials: Popen[str]) -> None:
 def remove(folder: Path) -> None:
     """Remove the trial of a driver that was killed, once the process that ends with it has. Raises
     FolderInUse: it does not end."""
-    for run in folder.glob("*/"):
-        with hold(run / LOCK, wait_s=_LEFT_S):
+    for run in runs_in(folder):
+        with hold(run.lock, wait_s=_LEFT_S):
             pass
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -74,23 +73,27 @@ def remove(folder: Path) -> None:
 def evaluations(folder: Path) -> list[tuple[int, float]]:
     """(epoch, accuracy) of the evaluations so far of a trial, from its metrics.jsonl. A last line
     without its end is being written; it is read the next time."""
-    evaluated = []
-    for path in folder.glob(f"*/{METRICS}"):
-        *lines, _ = path.read_bytes().split(b"\n")
-        for line in lines:
-            if b'"kind": "eval"' in line:
-                record = json.loads(line)
-                evaluated.append((record["epoch"], record["accuracy"]))
-    return evaluated
+    return [
+        (record["epoch"], record["accuracy"])
+        for run in runs_in(folder)
+        if run.metrics.is_file()
+        for record in read_metrics(run.metrics)
+        if record.get("kind") == "eval"
+    ]
+
+
+def runs_in(folder: Path) -> list[RunFolder]:
+    """The runs of a trial: a single one, named by its start."""
+    return [RunFolder(path) for path in folder.glob("*/")]
 
 
 def read_end(folder: Path, code: int) -> Result:
     """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
     if code < 0:
         return Result(FAILED, programs.ended_by(code).removeprefix("was "))
-    for path in folder.glob(f"*/{RESULT}"):
+    for run in runs_in(folder):
         try:
-            if result := read(path, Result):
+            if result := run.read_result():
                 return result
         except UserError as error:
             return Result(FAILED, str(error))

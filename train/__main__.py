@@ -22,9 +22,10 @@ from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..host.errors import UserError
-from ..host.lock import RANK_LOCK, FolderInUse, hold
+from ..host.lock import FolderInUse, hold
 from ..host.stop_signals import STOP_SIGNALS
 from ..logging.records import Failure, to_dict, write
+from ..logging.run_folder import RunFolder
 from .capabilities import check_supported
 from .checkpoint.file import read_checkpoint
 from .checkpoint.resume import check_config
@@ -93,7 +94,9 @@ def run_rank(
             check_config(resumed, loaded)
         if rank.process.rank == 0:
             # Before the log is opened, which empties it.
-            rank.held.enter_context(hold(out / RANK_LOCK, lost=rank.taken_over))
+            rank.held.enter_context(
+                hold(RunFolder(out).rank_lock, lost=rank.taken_over)
+            )
         rank.context = context = RunContext(loaded, out, rank.process, resumed)
         threading.Thread(
             target=rank.stop_on_signal, args=(context,), daemon=True

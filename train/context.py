@@ -12,9 +12,9 @@ from ..host.atomic import write_file
 from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
+from ..logging.run_folder import RunFolder
 from ..logging.timeline import Timeline
 from .checkpoint.file import Checkpoint
-from .checkpoint.resume import LOG, METRICS, last_stamp_unix_s
 from .checkpoint.state import TrainState
 from .communication.connection import Connection
 from .communication.identity import identity_of
@@ -47,16 +47,16 @@ class RunContext:
         self.plan = build_plan(self.run)
         self.state = resumed.meta.state.model_copy() if resumed else TrainState()
         """How far training has come: written by `run.py` alone."""
-        self.out = out
+        self.folder = folder = RunFolder(out)
         self.process = process
         first = process.rank == 0
-        self.clock = Clock(last_stamp_unix_s(out) if first and resumed else 0.0)
+        self.clock = Clock(folder.last_stamp_unix_s if first and resumed else 0.0)
         """Gives all stamps and times of the run's files."""
         self.log = MLPerfLog(
-            out / LOG if first else None, self.clock, resumed=resumed is not None
+            folder.log if first else None, self.clock, resumed=resumed is not None
         )
         self.metrics = Metrics(
-            out / METRICS if first else None, self.clock, resumed=resumed is not None
+            folder.metrics if first else None, self.clock, resumed=resumed is not None
         )
         self.shows_progress = first
         """Whether this rank prints how training is coming on."""
@@ -98,12 +98,12 @@ class RunContext:
     def give_back(self) -> None:
         """Make room for what the end of the run writes, if this is the rank that writes it."""
         if self.process.rank == 0:
-            give_back(self.out)
+            give_back(self.folder.path)
 
     def write_timeline(self) -> None:
         """timeline.json, if this is the rank that writes it."""
         if self.process.rank == 0:
-            write_file(self.out / "timeline.json", self.timeline.to_json())
+            write_file(self.folder.timeline, self.timeline.to_json())
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""

@@ -20,7 +20,7 @@ class ProfileWindow:
 
     def __init__(self, context: RunContext) -> None:
         self._steps = profiled_steps(context.run.log.profile)
-        self._folder = context.out / "profile" / f"rank_{context.process.rank}"
+        self._folder = context.folder.path / "profile" / f"rank_{context.process.rank}"
         self._running = False
 
     def __call__(self, step: int) -> None:

@@ -18,11 +18,10 @@ from ..host.atomic import write_file
 from ..host.finding import clock_time
 from ..logging.clock import Moment
 from ..logging.parse import read_events
-from ..logging.records import ABORTED, RESULT, SUCCESS, Result, Stopped, write
+from ..logging.records import ABORTED, SUCCESS, Result, Stopped, write
 from ..logging.run_time import run_time
 from ..predict.work import training_flops
 from .activity import storage_read_bytes
-from .checkpoint.resume import LOG
 from .communication.communicator import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
@@ -168,7 +167,7 @@ class RunLog:
         if context.process.rank != 0:
             return
         self._compare_clocks()
-        time = run_time(read_events(context.out / LOG))
+        time = run_time(read_events(context.folder.log))
         run = context.run
         image_flops = training_flops(run.model, run.data)
         images = plan.images_after(state.step)
@@ -195,9 +194,9 @@ class RunLog:
             clock=context.clock.comparison(),
             resumed_after_step=context.resumed.meta.step if context.resumed else None,
         )
-        write(context.out / RESULT, result)
+        write(context.folder.result, result)
         table = json.dumps({"elapsed_s": time_s, "ranks": ranks})
-        write_file(context.out / "ranks.json", f"{table}\n")
+        write_file(context.folder.ranks, f"{table}\n")
 
     def _compare_clocks(self) -> None:
         """Note a jump of the host's wall clock: a warning, a record, a key of the log."""

@@ -18,6 +18,7 @@ from rn50.launch.launch_plan import Options
 from rn50.launch.run import judge
 from rn50.launch.verdict import is_good
 from rn50.logging.records import ReferenceRate, Result, Verdict, write
+from rn50.logging.run_folder import RunFolder
 from tests import mpi
 from tests.conftest import refused
 
@@ -100,7 +101,7 @@ def test_a_result_says_the_share_of_a_peak_that_is_known(
         Result("success", images_per_s=images_per_s, ranks=ranks),
     )
     check = Check(tmp_path, "PASS", "", "4.0.0", "", Verdict("PASS"), ())
-    result = judge(run, tmp_path, Options(), check)
+    result = judge(run, RunFolder(tmp_path), Options(), check)
     assert result.mfu == (utilisation and pytest.approx(utilisation, rel=0.01))
 
 

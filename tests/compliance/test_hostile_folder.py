@@ -14,7 +14,7 @@ from rn50.host.errors import UserError
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
 from rn50.report.html import write_report
-from rn50.report.run_folder import RunFolder, read_run_folder
+from rn50.report.run_records import RunRecords, read_run_records
 from tests.compliance.log_text import good_run, write
 from tests.conftest import refused, write_json
 
@@ -103,8 +103,8 @@ def test_no_side_file_gets_more_than_a_note(
     folder: Path, secret: Path, plant: Plant
 ) -> None:
     plant_all(folder, secret, plant)
-    read_folder = read_run_folder(folder)
-    assert read_folder._replace(notes=()) == RunFolder(folder)
+    read_folder = read_run_records(folder)
+    assert read_folder._replace(notes=()) == RunRecords(folder)
     noted = {note.partition(":")[0] for note in read_folder.notes}
     lenient = {"metrics.jsonl"} if plant is deep else set()  # its lines are torn
     assert set(SIDE_FILES) - {"scaling.json"} - noted == lenient
@@ -151,7 +151,7 @@ def test_the_base_of_a_foreign_config_is_no_file(
     for name in ("../home/base.yaml", "inner.yaml", "quick.yaml"):
         (folder / name).write_text(f"name: {SECRET}\n")
     (folder / "config.yaml").write_text(f"base: {base}\n")
-    read_folder = read_run_folder(folder)
+    read_folder = read_run_records(folder)
     assert read_folder.config is None
     (note,) = read_folder.notes
     assert "config.yaml: left out: " in note
@@ -212,12 +212,12 @@ def test_metrics_that_no_run_writes_are_a_note(
     """64 MB of short records would take 1.5 GB, and as many lines that are none minutes."""
     monkeypatch.setattr(metrics_read, "MOST_RECORDS", 200)
     (folder / "metrics.jsonl").write_text(text)
-    read_folder = read_run_folder(folder)
+    read_folder = read_run_records(folder)
     assert read_folder.metrics == ()
     (note,) = read_folder.notes
     assert "metrics.jsonl: left out: at most 200 records" in note
     (folder / "metrics.jsonl").write_text(lines(199))
-    assert len(read_run_folder(folder).metrics) == 200
+    assert len(read_run_records(folder).metrics) == 200
 
 
 def test_a_line_that_no_run_writes_is_torn(tmp_path: Path) -> None:

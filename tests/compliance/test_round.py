@@ -12,6 +12,7 @@ from rn50.compliance.submission import judge_path
 from rn50.config.load import load
 from rn50.host.finding import ERROR, POLICY
 from rn50.launch.run import check_run
+from rn50.logging.run_folder import RunFolder
 from rn50.report.compare import compare, read_all
 from rn50.report.html import write_report
 from tests.cli.test_check import invoke
@@ -178,7 +179,7 @@ def test_a_run_is_recorded_with_the_verdict_on_its_folder(tmp_path: Path) -> Non
     """Which `rn50 runs` shows."""
     a_run_without_a_seed(tmp_path)
     *_, whole = judge_path(tmp_path, official=False)
-    check = check_run(load("smoke").run, tmp_path)
+    check = check_run(load("smoke").run, RunFolder(tmp_path))
     assert (check.verdict, check.cause) == (whole.verdict, whole.cause)
 
 

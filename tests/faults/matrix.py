@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rn50.host.lock import RANK_LOCK
 from rn50.host.reading import read_text
 from rn50.logging.parse import read_events
-from rn50.logging.records import RESULT, Result, read
+from rn50.logging.records import Result, read
+from rn50.logging.run_folder import RunFolder
 from rn50.train.checkpoint.folder import newest_checkpoint
 from tests.waiting import finished, mentioning
 
@@ -339,10 +339,10 @@ def _problems(
         yield from newest_checkpoint(run / "checkpoint")[1][1:]
         for path in (*run.rglob(".*.partial-*"), *run.glob(".*")):
             # another host's rank 0 may still hold it: the launcher leaves it to expire
-            if case.fault != "network cut" or path.name != RANK_LOCK:
+            if case.fault != "network cut" or path != RunFolder(path.parent).rank_lock:
                 yield f"{path.name} left"
-        if not (run / RESULT).is_file():
-            yield f"no {RESULT}"
+        if not RunFolder(run).result.is_file():
+            yield "no result.json"
     for line in mentioning(folder):
         if "netlab.sh" not in line:
             yield f"process left: {line}"
@@ -350,7 +350,7 @@ def _problems(
 
 def _why_stopped(folder: Path) -> object:
     """Why a run stopped in order, by its result.json."""
-    path = next(folder.glob(f"results/*/*/{RESULT}"), None)
+    path = next(folder.glob("results/*/*/result.json"), None)
     result = read(path, Result) if path else None
     return result and result.stopped
 

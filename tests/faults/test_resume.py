@@ -15,10 +15,8 @@ import pytest
 
 from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
-from rn50.host.lock import LOCK, RANK_LOCK
-from rn50.launch.resume import is_hopeless
 from rn50.logging.parse import read_events
-from rn50.logging.records import read_failures
+from rn50.logging.run_folder import RunFolder
 from tests import mpi
 from tests.conftest import ROOT, RUN, Process, Rn50, metrics, of_training, read_json
 from tests.faults.file_system import refusing
@@ -165,7 +163,7 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
     assert process.returncode == 2, err
     assert "Read-only file system; details:" in err
     folder = rn50.run_folder()
-    for name in (LOCK, RANK_LOCK):
+    for name in (".lock", ".rank_0.lock"):
         os.utime(folder / name, (0, 0))  # instead of a wait of STALE_S
     done = resume(rn50, folder)
     assert "going on after step " in done.stdout
@@ -264,7 +262,7 @@ def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
     assert "base_lr" not in done.stderr
     assert f"going on after step {step} " in done.stdout
     folder = rn50.run_folder()
-    failures = read_failures(folder / "attempt_1")
+    failures = RunFolder(folder / "attempt_1").read_failures()
     assert {failure.agreed_step for failure in failures} == {agreed_step}
     assert bits(folder) == bits(whole)
 
@@ -276,7 +274,7 @@ def test_a_nan_that_comes_again_at_its_step_is_divergence(
     assert done.returncode == 2, done.stderr
     assert "base_lr" in done.stderr
     folder = rn50.run_folder()
-    steps = [f.not_finite_step for f in read_failures(folder)]
+    steps = [f.not_finite_step for f in RunFolder(folder).read_failures()]
     assert steps == [1, 1]
-    assert is_hopeless(folder)
-    assert not is_hopeless(folder / "attempt_1")
+    assert RunFolder(folder).is_hopeless
+    assert not RunFolder(folder / "attempt_1").is_hopeless

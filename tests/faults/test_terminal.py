@@ -13,6 +13,7 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.launch_plan import Options
 from rn50.launch.run import conclude
+from rn50.logging.run_folder import RunFolder
 from tests import mpi
 from tests.conftest import Rn50, read_json
 from tests.faults.test_resume import LAUNCHERS, start_run
@@ -60,7 +61,7 @@ def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("rn50.launch.run.write", full)
-    result = conclude(load(ended / "config.yaml").run, ended, Options())
+    result = conclude(load(ended / "config.yaml").run, RunFolder(ended), Options())
     out = capsys.readouterr().out
     assert result.official_checker is not None
     assert result.official_checker.verdict == "FAIL"  # the target is out of reach

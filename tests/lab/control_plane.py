@@ -22,7 +22,7 @@ from rn50.data.prepare import prepare
 from rn50.host.reading import read_ends
 from rn50.launch.run import load_for_launch
 from rn50.launch.run_files import scratch_folder
-from rn50.logging.records import RESULT, Result, read
+from rn50.logging.run_folder import RunFolder
 from tests.lab.exchange import Exchange
 
 ENDS = ("killed", "stopped", "asked")
@@ -135,7 +135,7 @@ def _watch(
     wait_for(lambda: launcher.poll() is not None)
     end_s = time.monotonic() - begun_s
     wait_for(lambda: exchange.gone_s is not None)
-    result = read(out / RESULT, Result)
+    result = RunFolder(out).read_result()
     reason = result.reason if result else ""
     return Measured(
         ranks=len(exchange.pids),

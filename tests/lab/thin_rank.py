@@ -27,7 +27,7 @@ from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.launch_plan import Options
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import launch
-from rn50.logging.records import ABORTED, RESULT, Result, write
+from rn50.logging.records import ABORTED, Result, write
 from rn50.train import __main__ as rank_main
 from rn50.train.communication.identity import identity_of
 from rn50.train.context import RunContext
@@ -90,7 +90,7 @@ def train(context: RunContext, opened: list[str]) -> None:
         folder = Path(context.run.data.path)
         tables = [load_table(folder, split) for split in SPLITS]
     with context.timeline.span("open connections"):
-        ranks = Member(context.out, process.rank)
+        ranks = Member(context.folder.path, process.rank)
     with context.timeline.span("agree on weights"):
         ranks.sum([0.0])
     context.start_clock([])
@@ -114,7 +114,7 @@ def train(context: RunContext, opened: list[str]) -> None:
     context.log.abort()
     if process.rank == 0:
         stopped = replace(cause, step=context.state.step)
-        write(context.out / RESULT, Result(ABORTED, stopped=stopped))
+        write(context.folder.result, Result(ABORTED, stopped=stopped))
     ranks.sum([0.0])
 
 

@@ -13,6 +13,7 @@ from rn50.config.manifest import load_manifest
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.run import announce
+from rn50.logging.run_folder import RunFolder
 from tests.conftest import Rn50
 from tests.waiting import wait_until
 
@@ -56,7 +57,7 @@ def test_what_breaks_a_rule_or_is_inherited_is_told_before_the_ranks_start(
     monkeypatch.setenv("DMLC_ROLE", "server")
     loaded = load("smoke", ["eval.target=0.1", f"data.path={smoke_data}"])
     plan = plan_launch(loaded, Options("gloo"))
-    announce(plan, Path("folder"), load_manifest(smoke_data))
+    announce(plan, RunFolder(Path("folder")), load_manifest(smoke_data))
     out = capsys.readouterr().out
     assert "note: config check: eval.target" in out
     assert "kept from your environment: HOROVOD_CYCLE_TIME=2\n" in out

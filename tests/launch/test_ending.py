@@ -24,7 +24,6 @@ from rn50.launch.ending import (
 )
 from rn50.logging.records import (
     LAUNCH,
-    RESULT,
     RESUME,
     RESUME_JOB,
     Next,
@@ -91,7 +90,7 @@ def test_a_run_that_would_fail_again_is_not_to_go_on(tmp_path: Path) -> None:
 
 
 def test_the_step_of_a_stop_is_that_which_the_ranks_recorded(tmp_path: Path) -> None:
-    write(tmp_path / RESULT, Result("aborted", stopped=Stopped("x", 125)))
+    write(tmp_path / "result.json", Result("aborted", stopped=Stopped("x", 125)))
     assert run_stopped("Ctrl-C", tmp_path).stopped == Stopped("Ctrl-C", 125)
 
 

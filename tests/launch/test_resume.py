@@ -15,13 +15,13 @@ from rn50.host.lock import LOCK, FolderInUse, hold
 from rn50.launch import run as launch_run
 from rn50.launch.ending import rank_failed
 from rn50.launch.launch_plan import Options
-from rn50.launch.resume import begin_attempt, close_attempt, is_hopeless, load_resumed
+from rn50.launch.resume import begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
-from rn50.logging.records import LAUNCH, RESULT, RESUME, Failure, Next, Result, write
+from rn50.logging.records import LAUNCH, RESUME, Failure, Next, Result, write
+from rn50.logging.run_folder import RunFolder
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from rn50.train.checkpoint.folder import chosen_checkpoint
-from rn50.train.checkpoint.resume import LOG, METRICS
 from rn50.train.checkpoint.state import TrainState
 from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
@@ -29,7 +29,7 @@ from tests.train.test_checkpoint import CONFIG, arrays, meta
 LOADED = load(*CONFIG)
 LOG_LINE = "l" * 19 + "\n"
 METRICS_LINE = "m" * 9 + "\n"
-STARTS = {LOG: LOG_LINE * 5, METRICS: METRICS_LINE * 5}
+STARTS = {"result_0.txt": LOG_LINE * 5, "metrics.jsonl": METRICS_LINE * 5}
 """When the checkpoint of step 7 was written."""
 TEXT = {name: f"{text}after" for name, text in STARTS.items()}
 
@@ -51,7 +51,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def goes_on(run: Path) -> None:
-    checkpoint = begin_attempt(run)
+    checkpoint = begin_attempt(RunFolder(run))
     assert checkpoint is not None
     assert checkpoint.meta.step == 7
     assert texts(run) == STARTS
@@ -60,7 +60,7 @@ def goes_on(run: Path) -> None:
 
 def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
     goes_on(run)
-    assert (run / "attempt_1" / "interrupted_0.txt").read_text() == TEXT[LOG]
+    assert (run / "attempt_1" / "interrupted_0.txt").read_text() == TEXT["result_0.txt"]
 
 
 @pytest.mark.parametrize("at", ["write_bytes", "replace"])
@@ -75,9 +75,9 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Path, at, fail)
         with refused("cannot keep what the last attempt left: No space"):
-            begin_attempt(run)
+            begin_attempt(RunFolder(run))
     assert texts(run) == TEXT
-    close_attempt(run)
+    close_attempt(RunFolder(run))
     goes_on(run)
 
 
@@ -93,16 +93,16 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
 def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
     run: Path, log: str, left: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (run / LOG).write_text(log)
-    assert begin_attempt(run) is not None
-    assert (run / LOG).read_text() == STARTS[LOG][:left]
+    (run / "result_0.txt").write_text(log)
+    assert begin_attempt(RunFolder(run)) is not None
+    assert (run / "result_0.txt").read_text() == STARTS["result_0.txt"][:left]
     assert "it has a gap" in capsys.readouterr().err
 
 
 def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None:
     failure = Failure(1, "h", "evaluate 2", 7, "x", agreed_step=6)
     write(run / failure.file_name, failure)
-    assert begin_attempt(run) is None
+    assert begin_attempt(RunFolder(run)) is None
     assert not list((run / "checkpoint").iterdir())
 
 
@@ -142,7 +142,7 @@ def test_a_loss_that_is_not_finite_since_the_same_step_again_is_hopeless(
         write(folder / failure.file_name, failure)
     failure = Failure(1, "h2", "epoch 1", 10, "x", not_finite_step=last)
     write(tmp_path / failure.file_name, failure)
-    assert is_hopeless(tmp_path) == hopeless
+    assert RunFolder(tmp_path).is_hopeless == hopeless
 
 
 def test_an_error_of_the_launcher_after_the_end_is_a_warning(
@@ -151,12 +151,12 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "/proc/1/stat")
 
-    write(tmp_path / RESULT, Result("success"))
+    write(tmp_path / "result.json", Result("success"))
     monkeypatch.setattr(launch_run, "begin_run", Mock())
     monkeypatch.setattr(launch_run, "_failure_of_attempt", fail)
     monkeypatch.setattr(launch_run, "judge_path", fail)
-    launch_run.run_attempts(Mock(options=Options()), tmp_path, Mock())
-    assert launch_run.check_run(LOADED.run, tmp_path).verdict == "NOT_RUN"
+    launch_run.run_attempts(Mock(options=Options()), RunFolder(tmp_path), Mock())
+    assert launch_run.check_run(LOADED.run, RunFolder(tmp_path)).verdict == "NOT_RUN"
     said = capsys.readouterr().err
     assert said.count("warning: after the last step: ") == 2
     assert "/proc/1/stat: Too many open files" in said
@@ -168,15 +168,15 @@ def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
 ) -> None:
     """Once, as the latest, without its image set and without a checkpoint."""
     run = shutil.copytree(whole, tmp_path / "smoke/1")
-    concluded = read_json(run / RESULT)
+    concluded = read_json(run / "result.json")
     verdicts = dict.fromkeys(("check", "official_checker"))
-    write_json(run / RESULT, concluded | verdicts | {"reason": ""})
+    write_json(run / "result.json", concluded | verdicts | {"reason": ""})
     (run / "report.html").unlink()
     shutil.rmtree(run / "checkpoint")
     results = f"system.results={tmp_path}"
     done = rn50("launch", "--resume", "latest", results, "--json")
     assert done.returncode == 1, done.stderr  # as its launcher would have ended
-    again = read_json(run / RESULT)
+    again = read_json(run / "result.json")
     assert json.loads(done.stdout) == again
     assert again["check"] == concluded["check"]
     assert again["weights_digest"] == concluded["weights_digest"]
@@ -196,9 +196,9 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
     with hold(run / LOCK):
         (run / LOCK).write_text("another\nprocess 1 on gpu017")
         before = sorted(run.rglob("*"))
-        close_attempt(run)
+        close_attempt(RunFolder(run))
         with pytest.raises(FolderInUse, match="in use by process 1 on gpu017:"):
-            begin_attempt(run)
+            begin_attempt(RunFolder(run))
         assert sorted(run.rglob("*")) == before
         assert texts(run) == TEXT
 
@@ -209,7 +209,7 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
 def test_a_foreign_folder_is_not_written_through_its_links(
     run: Path, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
-    save_config(LOADED, run)
+    save_config(LOADED, RunFolder(run))
     victim = tmp_path_factory.mktemp("home") / "victim"
     shutil.rmtree(run / name, ignore_errors=True)
     (run / name).unlink(missing_ok=True)

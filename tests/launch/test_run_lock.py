@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from rn50.host.errors import UserError
-from rn50.host.lock import LOCK, RANK_LOCK, FolderInUse, hold
+from rn50.host.lock import LOCK, FolderInUse, hold
 from rn50.launch import resume
-from rn50.launch.resume import begin_attempt, is_interrupted, load_resumed
+from rn50.launch.resume import begin_attempt, load_resumed
 from rn50.logging.records import Failure, write
+from rn50.logging.run_folder import RunFolder
 from tests.conftest import logged_keys, write_json
 from tests.faults.matrix import ROOT
 from tests.waiting import finished, leave_nothing, rank_process, wait_until
@@ -87,10 +88,10 @@ def test_a_rank_that_outlives_its_launcher_is_waited_for(
 ) -> None:
     monkeypatch.setattr(resume, "RANK_GRACE_S", 0.0)
     told = f"{tmp_path}: in use by process {os.getpid()} on"
-    with hold(tmp_path / RANK_LOCK), pytest.raises(FolderInUse, match=told):
-        begin_attempt(tmp_path)
+    with hold(RunFolder(tmp_path).rank_lock), pytest.raises(FolderInUse, match=told):
+        begin_attempt(RunFolder(tmp_path))
     assert not list(tmp_path.iterdir())
-    assert begin_attempt(tmp_path) is None
+    assert begin_attempt(RunFolder(tmp_path)) is None
 
 
 # --- --resume latest: which run ------------------------------------------------------------------
@@ -125,10 +126,10 @@ def test_what_counts_as_interrupted(
     tmp_path: Path, result: dict[str, object], interrupted: bool
 ) -> None:
     folder = a_run(tmp_path / "run", 1, **result)
-    assert is_interrupted(folder) == interrupted
+    assert RunFolder(folder).is_interrupted == interrupted
     failure = Failure(0, "a", "train", 2, "NaN", retryable=False)
     write(folder / failure.file_name, failure)
-    assert not is_interrupted(folder), "it would fail again"
+    assert not RunFolder(folder).is_interrupted, "it would fail again"
 
 
 def found(config: str | None, results: Path) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.host.lock import hold
-from rn50.launch.job_folder import JOB_LOCK, open_job
+from rn50.launch.job_folder import open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.resume import latest_interrupted
 from rn50.launch.schedulers import SCHEDULERS
@@ -279,7 +279,7 @@ def test_a_local_job_lasts_as_long_as_its_process(
             find_interrupted(str(job), None, [])
         script.kill()
         wait_until(lambda: look_at(job, "local", number)[0] == "cancelled")
-    with hold(job / JOB_LOCK), refused(f"in use by process {os.getpid()}"):
+    with hold(job / ".job.lock"), refused(f"in use by process {os.getpid()}"):
         find_interrupted(str(job), None, [])  # as from another machine
 
 

@@ -14,6 +14,7 @@ from rn50.launch.launch_plan import Options
 from rn50.launch.run import conclude
 from rn50.launch.verdict import is_good
 from rn50.logging.records import Verdict
+from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
 from tests.conftest import write_json
 
@@ -66,7 +67,7 @@ def test_every_place_has_the_verdict_of_log_check(
     log.write_text(text)
     left = LEFT | result
     write_json(folder / "result.json", left)
-    result = conclude(load("smoke").run, folder, Options())
+    result = conclude(load("smoke").run, RunFolder(folder), Options())
     (line,) = re.findall("^check: .*", capsys.readouterr().out, re.M)
     (row,) = read_runs([tmp_path])
     checked = CliRunner().invoke(app, ["log", "check", "--json", str(log)])

@@ -14,7 +14,7 @@ from rn50.logging.records import Result
 from rn50.report.compare import name_of
 from rn50.report.export import read_runs
 from rn50.report.html import write_report
-from rn50.report.run_folder import read_run_folder, read_subjects
+from rn50.report.run_records import read_run_records, read_subjects
 from tests.cli.test_check import invoke
 from tests.compliance.log_text import good_run, last, put, vary, write
 from tests.compliance.test_submission import SYSTEM
@@ -158,7 +158,7 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
         (run / "metrics.jsonl").write_text(
             '{"kind": "train", "step": 1, "loss": 2.0}\n'
         )
-    assert read_run_folder(run / "nothing").notes == ()
+    assert read_run_records(run / "nothing").notes == ()
     (run / "attempt_1").mkdir()  # as resuming a run leaves it
     shutil.copy(run / "metrics.jsonl", run / "attempt_1")
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]

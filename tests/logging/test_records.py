@@ -9,8 +9,6 @@ from rn50.host.errors import UserError
 from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
 from rn50.logging.records import (
-    ENVIRONMENT,
-    RESULT,
     Environment,
     Next,
     Result,
@@ -23,7 +21,7 @@ from tests.conftest import read_json, write_json
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / RESULT
+    path = tmp_path / "result.json"
     assert read(path, Result) is None
     onward = Next("launch --resume", "a b", ("--launcher", "mpi"))
     check = Verdict("PASS", messages=("x",))
@@ -39,8 +37,8 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
 def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
     settings = EngineSettings({"OMP_NUM_THREADS": "1"}, {}, {"PMI_RANK": "x"})
     record = describe_environment(settings, "gloo", ["python"])
-    write(tmp_path / ENVIRONMENT, record)
-    assert read(tmp_path / ENVIRONMENT, Environment) == record
+    write(tmp_path / "environment.json", record)
+    assert read(tmp_path / "environment.json", Environment) == record
     assert record.packages
     assert record.machine
     assert record.processor
@@ -59,7 +57,7 @@ def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(
     tmp_path: Path, more: dict[str, Any], key: str
 ) -> None:
-    path = tmp_path / RESULT
+    path = tmp_path / "result.json"
     write_json(path, {"status": "aborted"} | more)
     with pytest.raises(UserError) as caught:
         read(path, Result)

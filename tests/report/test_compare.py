@@ -28,7 +28,7 @@ from rn50.report.compare import (
 from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
-from rn50.report.run_folder import Subject, read_folder, read_subjects
+from rn50.report.run_records import Subject, read_folder, read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, put, vary, write
 from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, write_config

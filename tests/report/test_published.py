@@ -8,7 +8,7 @@ from rn50.cli.log import log_compare
 from rn50.config.load import load, load_system
 from rn50.predict.epochs import read_table
 from rn50.report.published import beside_published, machine_of, standing, standing_of
-from rn50.report.run_folder import read_subjects
+from rn50.report.run_records import read_subjects
 from tests.compliance.log_text import good_run, last, put, write
 from tests.conftest import write_json
 from tests.report.conftest import write_config

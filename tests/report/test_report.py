@@ -9,10 +9,11 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.run import try_report
+from rn50.logging.run_folder import RunFolder
 from rn50.report.html import render_report, write_report
 from rn50.report.norms import norm_ratios
 from rn50.report.plots import Plot, _planned, page_charts
-from rn50.report.run_folder import read_subjects
+from rn50.report.run_records import read_subjects
 from tests.checkout import SHARED
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.conftest import Rn50, refused, write_json, write_metrics
@@ -367,7 +368,7 @@ def test_a_page_is_about_one_subject_and_does_not_replace_its_log(
 def test_a_launch_survives_its_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try_report(tmp_path)
+    try_report(RunFolder(tmp_path))
     assert capsys.readouterr().err.startswith("rn50: warning: no report.html: ")
 
 

@@ -16,6 +16,7 @@ from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
+from rn50.logging.run_folder import RunFolder
 from rn50.logging.run_time import run_time
 from rn50.predict.work import training_flops
 from rn50.train import run, trainer
@@ -96,7 +97,7 @@ def train(shared: Path, over_gloo: pytest.MonkeyPatch) -> Train:
     def run_one(folder: Path, *overrides: str) -> Path:
         folder.mkdir(exist_ok=True)
         loaded = load("smoke", [*CONFIG, *data, *overrides])
-        resumed = begin_attempt(folder) if any(folder.iterdir()) else None
+        resumed = begin_attempt(RunFolder(folder)) if any(folder.iterdir()) else None
         process = ProcessInfo(0, 1, 0, "here")
         context = RunContext(loaded, folder, process, resumed)
         context.prepare()

@@ -139,7 +139,7 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
 def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
     """Who asked would stay unknown where the ranks agree at a log point before it has answered."""
     start(context)
-    rank = Rank(context.out)
+    rank = Rank(context.folder.path)
     with connected(context) as (rank.heartbeat, _, messages):
         waiting = threading.Thread(
             target=rank.stop_on_signal, args=[context], daemon=True

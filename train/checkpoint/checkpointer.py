@@ -18,7 +18,6 @@ from ..trainer import Trainer
 from ..warning import warn
 from .file import BEST, file_name, write_checkpoint
 from .folder import mark_best, prune
-from .resume import LOG, METRICS
 from .state import Meta
 
 
@@ -42,7 +41,8 @@ class Checkpointer:
         self._every_steps = trainer.plan.checkpoint_every_steps
         self._saved_step = trainer.context.state.step
         self.saves_within_epochs = self._every_steps < trainer.plan.steps_per_epoch
-        self._folder = trainer.context.out / "checkpoint"
+        self._run_folder = trainer.context.folder
+        self._folder = self._run_folder.checkpoints
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: Future[None] | None = None
         self._unmarked: Path | None = None
@@ -90,7 +90,7 @@ class Checkpointer:
         path = self._folder / file_name(step)
         try:
             self._folder.mkdir(exist_ok=True)
-            logs = [self._folder.parent / name for name in (LOG, METRICS)]
+            logs = [self._run_folder.log, self._run_folder.metrics]
             write_checkpoint(path, *snapshot, logs)
         except OSError as error:
             warn(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ...host.atomic import copy_file, in_its_folder, partial_beside, sync
 from ...host.errors import UserError
 from ...host.progress import say
-from ...logging.records import read_failures
+from ...logging.run_folder import RunFolder
 from .file import BEST, Checkpoint, read_checkpoint, step_of
 
 _NAME = re.compile(r"step_\d{10}\.ckpt")
@@ -33,7 +33,7 @@ class Checkpoints(NamedTuple):
 def checkpoints_of_run(folder: Path) -> Checkpoints:
     """What is in the folder `checkpoint` of a run. Raises UserError: a failure of it cannot be
     read."""
-    failures = read_failures(folder.absolute().parent)
+    failures = RunFolder(folder.absolute().parent).read_failures()
     steps = [f.agreed_step for f in failures if f.agreed_step is not None]
     last_step = min(steps, default=math.inf)
     paths = checkpoints_in(folder)
@@ -68,7 +68,7 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
     loaded. Raises UserError: there is none, or the run's folder of checkpoints is a link out of it.
     """
     is_file = path.suffix == ".ckpt"
-    folder = path.parent if is_file else in_its_folder(path / "checkpoint")
+    folder = path.parent if is_file else in_its_folder(RunFolder(path).checkpoints)
     found = checkpoints_of_run(folder)
     if found.doubtful and (not is_file or path in found.doubtful):
         say(f"rn50: warning: {found.doubt}", to=sys.stderr)

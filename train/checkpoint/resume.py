@@ -17,8 +17,6 @@ from ...config.plan import build_plan, spread
 from ...config.recorded import RESUME, load_recorded
 from ...config.schema import Run
 from ...host.errors import UserError
-from ...logging import mlperf
-from ...logging.metrics_read import newest_records
 from ..communication.identity import image_set_in
 from .file import Checkpoint
 
@@ -38,17 +36,6 @@ FREE = (
     "eval.batch_per_rank",
 )
 _SHARES = ("batch.per_rank", "batch.active_ranks", "batch.changes")
-METRICS = "metrics.jsonl"
-LOG = "result_0.txt"
-INTERRUPTED_LOG = "interrupted_0.txt"
-"""The log of a run, and the name that the log of an attempt gets below attempt_<n>/: `rn50 log
-check` looks at every result_*.txt as a run's own."""
-
-
-def last_stamp_unix_s(out: Path) -> float:
-    """The latest stamp in the logs of a run and of its interrupted attempts; 0: there is none."""
-    logs = [out / LOG, *out.glob(f"attempt_*/{INTERRUPTED_LOG}")]
-    return max(map(mlperf.last_stamp_unix_s, logs))
 
 
 def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
@@ -150,14 +137,3 @@ def _batches_of(run: Run) -> dict[int, int]:
 
 def _show(tree: Mapping[str, Any], key: str) -> str:
     return repr(tree[key])[:100] if key in tree else "nothing"
-
-
-def last_log_point(folder: Path) -> int | None:
-    """The newest step that its metrics.jsonl has; None: it has none, or cannot be read."""
-    try:
-        records = newest_records(folder / METRICS).values()
-    except UserError:
-        return None
-    steps = [record.get("step") for record in records]
-    known = [step for step in steps if type(step) is int and step >= 0]
-    return max(known, default=None)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..compliance.log_rules import checked_keys
 from ..compliance.logged_run import LoggedRun
@@ -29,16 +29,16 @@ from ..logging.places import (
     results_in,
     run_folders,
 )
-from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
+from ..logging.records import Environment, Result
+from ..logging.run_folder import RunFolder
 from ..logging.run_time import TIME_KEYS
 from .run_summary import PARAMETER_KEYS, RunSummary, show, summarise
 
-T = TypeVar("T")
 _JSON_BYTES = 8 << 20
 """Some 60,000 spans; read as JSON they take up to 30 times as much."""
 
 
-class RunFolder(NamedTuple):
+class RunRecords(NamedTuple):
     """The files of a run besides its log; empty or None where one is missing or unreadable."""
 
     path: Path
@@ -74,7 +74,7 @@ class Subject(NamedTuple):
     files: tuple[Path, ...]
     """Its logs, those that cannot be read among them."""
     logs: tuple[LogFigures, ...]
-    folder: RunFolder
+    folder: RunRecords
     """What lies beside its logs; empty where they are in no run's folder."""
     notes: tuple[str, ...]
     """Logs and files beside them that could not be read, one line each."""
@@ -132,7 +132,7 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
                 path=folder,
                 files=tuple(results_in(folder)),
                 logs=(),
-                folder=RunFolder(folder),
+                folder=RunRecords(folder),
                 notes=tuple(str(error).splitlines()),
             )
             subjects.append(bare)
@@ -146,9 +146,9 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
     is_run = os.path.lexists(config)
-    folder = RunFolder(path)
+    folder = RunRecords(path)
     if is_run:
-        folder = read_run_folder(config.parent)
+        folder = read_run_records(config.parent)
     target = benchmark.TARGET_ACCURACY
     if folder.config is not None:
         target = folder.config.run.eval.target
@@ -175,46 +175,47 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     )
 
 
-def read_run_folder(path: Path) -> RunFolder:
+def read_run_records(path: Path) -> RunRecords:
     """The files beside a run's log. A missing one is normal, an unreadable one makes a note.
 
     Whoever made the folder chose them: regular files in it of bounded size alone are read.
     """
     notes = []
 
-    def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
-        if not os.path.lexists(path / name):
+    run = RunFolder(path)
+
+    def read(file: Path, parse: Callable[[Path], Any], empty: Any) -> Any:
+        if not os.path.lexists(file):
             return empty
         try:
-            return parse(path / name)
+            return parse(file)
         except (UserError, OSError, ValueError, RecursionError) as error:
             first_line = str(error).partition("\n")[0]
             reason = getattr(error, "strerror", first_line) or type(error).__name__
-            notes.append(f"{name}: left out: {show(reason, 400)}")
+            notes.append(f"{file.name}: left out: {show(reason, 400)}")
             return empty
 
     def read_json(file: Path) -> JsonObject:
-        text = read_file(file, _JSON_BYTES, within=path)
-        value = json.loads(text.decode(errors="replace"))
+        content = read_file(file, _JSON_BYTES, within=path)
+        value = json.loads(content.decode(errors="replace"))
         if not isinstance(value, dict):
             raise ValueError("a JSON object expected")
         return value
 
-    def read_record(name: str, record: type[T]) -> T | None:
-        return read(name, lambda file: fit(record, read_json(file), "its keys"), None)
-
-    origins = read("origins.json", read_json, {})
-    timeline = read("timeline.json", read_json, {})
-    metrics = read("metrics.jsonl", partial(read_metrics, within=path), ())
-    return RunFolder(
+    origins = read(run.origins, read_json, {})
+    timeline = read(run.timeline, read_json, {})
+    metrics = read(run.metrics, partial(read_metrics, within=path), ())
+    return RunRecords(
         path=path,
-        result=read_record(RESULT, Result),
-        environment=read_record(ENVIRONMENT, Environment) or Environment(),
+        result=read(run.result, lambda _: run.read_result(), None),
+        environment=read(
+            run.environment, lambda _: run.read_environment(), Environment()
+        ),
         origins={key: show(value) for key, value in origins.items()},
-        config=read("config.yaml", partial(load, within=path), None),
+        config=read(run.config, partial(load, within=path), None),
         metrics=metrics,
         spans=_spans(timeline),
-        ranks=read("ranks.json", read_json, {}),
+        ranks=read(run.ranks, read_json, {}),
         notes=tuple(notes),
     )
 
