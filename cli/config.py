@@ -89,10 +89,10 @@ def config_check(
     """
     from ..compliance.config_rules import check_config
     from ..config.load import load
-    from ..launch.preflight import check_whether_it_runs
+    from ..launch.preflight import refusals, with_refusals
 
     loaded = load(config, on_machine(overrides or [], system))
-    result = check_whether_it_runs(check_config(loaded), loaded.run)
+    result = with_refusals(check_config(loaded), refusals(loaded.run))
     if as_json:
         print_json(result.to_dict())
     else:

@@ -20,6 +20,7 @@ from ..config.choices import LAUNCHERS
 from ..config.names import list_presets, list_systems, nearest_name
 from ..host.atomic import check_output, is_stdout
 from ..host.errors import UserError
+from ..host.exit_codes import EXIT_BAD
 from ..host.finding import clock_time, printable
 from ..host.progress import Advance
 from ..host.progress import say as say
@@ -30,8 +31,6 @@ from .usage import Group
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-EXIT_BAD = 1
-EXIT_USAGE = 2
 _BAR_EVERY_S = 0.2
 _LINE_EVERY_S = 10.0
 _LINE_EVERY = 0.05

@@ -12,11 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..host.exit_codes import EXIT_BAD, EXIT_STOPPED, EXIT_USAGE
 from ..host.stop_signals import command_stop_signals
-
-EXIT_BAD = 1
-EXIT_USAGE = 2
-EXIT_STOPPED = 130
 
 
 def main() -> None:
@@ -96,9 +93,6 @@ def _call(arguments: list[str]) -> object:
     from ..host.errors import UserError
 
     try:
-        checked = _check_logs(arguments)
-        if checked is not None:
-            return checked
         from .main import run
 
         return run(arguments)
@@ -133,29 +127,9 @@ def _unforeseen(error: Exception) -> str:
     return line
 
 
-_CHECK_FLAGS = {"--json", "--strict", "--official", "--no-official"}
-
-
 def _interrupt(number: int, _: FrameType | None) -> None:
     """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
     raise KeyboardInterrupt(signal.Signals(number).name)
-
-
-def _check_logs(arguments: list[str]) -> int | None:
-    """`rn50 log check` of paths and plain flags, without Typer: to load it takes longer than to
-    check a log. Returns the exit code; None: Typer has to read these arguments."""
-    flags = {argument for argument in arguments[2:] if argument.startswith("-")}
-    paths = [Path(argument) for argument in arguments[2:] if argument not in flags]
-    if arguments[:2] != ["log", "check"] or not paths or not flags <= _CHECK_FLAGS:
-        return None
-    from .log_check import run_check
-
-    official = None
-    if flags & {"--official", "--no-official"}:
-        official = "--official" in flags
-    strict = "--strict" in flags
-    as_json = "--json" in flags
-    return run_check(paths, None, strict=strict, official=official, as_json=as_json)
 
 
 _EXTRAS = {

@@ -12,10 +12,9 @@ import typer
 
 from ..config.layout import with_ranks
 from ..host.errors import UserError
+from ..host.exit_codes import EXIT_BAD, EXIT_USAGE
 from ..launch.ending import RunError, StoppedBySignal
 from .console import (
-    EXIT_BAD,
-    EXIT_USAGE,
     ConfigToResume,
     Json,
     Launcher,

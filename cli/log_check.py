@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..compliance.check_log import CANNOT_READ, PASS, Check, is_valid
+from ..host.exit_codes import EXIT_BAD, EXIT_USAGE
 from ..host.finding import Finding, printable
 from ..host.progress import Progress, silent
 from ..logging.places import log_folders
+from .console import print_json, track
 
 
 def run_check(
@@ -23,12 +24,8 @@ def run_check(
     """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
     from ..compliance.round import judge_all
 
-    folders = [folder for given in paths for folder in log_folders(given)]
-    advance: Progress = silent
-    if len(folders) > 1:
-        from .console import track  # with Typer, which one log need not wait for
-
-        advance = track("checking")
+    folders = [folder for path in paths for folder in log_folders(path)]
+    advance: Progress = track("checking") if len(folders) > 1 else silent
     codes = []
     content = []
     judged = judge_all(
@@ -51,15 +48,15 @@ def run_check(
     if as_json:
         is_log = len(paths) == 1 and not paths[0].is_dir()
         shown = content[0] if is_log else content
-        print(json.dumps(shown, indent=1, allow_nan=False))
+        print_json(shown, allow_nan=False)
     return max(codes)
 
 
 def _exit_code(verdict: str, strict: bool) -> int:
     if verdict == CANNOT_READ:
-        return 2
+        return EXIT_USAGE
     passes = verdict == PASS or (is_valid(verdict) and not strict)
-    return int(not passes)
+    return 0 if passes else EXIT_BAD
 
 
 def check_lines(check: Check) -> list[str]:

@@ -53,11 +53,10 @@ _BRACKETS: dict[str | int, tuple[str, ...]] = {
 """What stands behind a name, each way of it. A word in capitals is a number from 1, `N,...` a list
 of them."""
 LAUNCHERS = {
-    "mpirun": "Open MPI, MVAPICH2 and Spectrum MPI",
+    "mpirun": "Open MPI",
     "gloo": "horovodrun without MPI",
     "srun": "Slurm",
     "hydra": "MPICH and Intel MPI",
-    "pals": "HPE Cray PALS",
 }
 SCHEDULERS = {
     "slurm": "Slurm",

@@ -10,13 +10,11 @@ from typing import Literal
 Controller = Literal["mpi", "gloo"]
 """What coordinates Horovod's processes, whatever moves the gradients."""
 Backend = Literal["mpi", "gloo", "nccl"]
-Family = Literal["openmpi", "spectrum", "mpich", "intel", "mvapich", "cray"]
+Family = Literal["openmpi", "mpich", "intel", "cray"]
 PRODUCTS: dict[Family, str] = {
     "openmpi": "Open MPI",
-    "spectrum": "Spectrum MPI",
     "mpich": "MPICH",
     "intel": "Intel MPI",
-    "mvapich": "MVAPICH",
     "cray": "Cray MPICH",
 }
 
@@ -88,10 +86,7 @@ ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
         "torus_2d": _intel(allreduce="8", reduce_scatter="2", allgatherv="3"),
     },
     # These read neither Open MPI's nor MPICH's settings for sure.
-    **{
-        name: {"auto": {}, "torus_2d": {}}
-        for name in ("spectrum", "mvapich", "cray", "mpi")
-    },
+    **{name: {"auto": {}, "torus_2d": {}} for name in ("cray", "mpi")},
     "gloo": {
         "auto": {},
         "ring": {},  # the only one that Horovod asks of Gloo

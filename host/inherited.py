@@ -86,7 +86,7 @@ TABLE = (
         r"SLURM_(?!CONF|CLUSTERS|JWT|TIME_FORMAT|OVERLAP)\w+"
         r"|PBS_(JOB\w+|ENVIRONMENT|NODE\w+|O_\w+|ARRAY_\w+|QUEUE|TASKNUM|MOMPORT)"
         "|LSB_(JOBID|MCPU_HOSTS|DJOB_HOSTFILE)|PE_HOSTFILE",
-        ("srun", "pals", LOCAL_JOB),
+        ("srun", LOCAL_JOB),
         one_node=True,
     ),
     # Such as SBATCH_TIMELIMIT, which beats the script's `#SBATCH --time`, and SQUEUE_STATES, which

@@ -16,7 +16,7 @@ from ..host.atomic import is_free
 from ..host.errors import UserError
 from .launch_plan import LaunchPlan
 from .launchers import LAUNCHERS, mpi_for
-from .preflight import check_whether_it_runs
+from .preflight import with_refusals
 
 
 def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
@@ -28,10 +28,8 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
     words: Sequence[str] = ()
     allreduce = run.comm.algorithm
     chosen = "refused"
-    check = check_config(plan.loaded, steps)
-    if plan.refusals:
-        check = check_whether_it_runs(check, run)
-    else:
+    check = with_refusals(check_config(plan.loaded, steps), plan.refusals)
+    if not plan.refusals:
         job = plan.job_in(str(resume or "FOLDER"))
         words = LAUNCHERS[plan.launcher].command(job)
     if communication := plan.environment.plan:

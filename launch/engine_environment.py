@@ -31,25 +31,19 @@ SETTINGS: dict[Backend, dict[str, str]] = {
 }
 
 
-# Ranks share cores here: a rank that waits gives its core away instead of spinning. MVAPICH would
-# bind each rank, with all of its threads, to one core.
+# Ranks share cores here: a rank that waits gives its core away instead of spinning.
 _SHARING: dict[Family | None, dict[str, str]] = {
     # Flags 1: TCP sends, without RDMA-like puts, which make exchanges between two ranks nearly half
     # duplex (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
     "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_tcp_flags": "1"},
-    "spectrum": {"OMPI_MCA_mpi_yield_when_idle": "1"},
     "mpich": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
-    "mvapich": {"MV2_ENABLE_AFFINITY": "0"},
 }
 
 # Where process_vm_readv is refused, as in many containers, Open MPI 4 copies in another way all the
 # same, but with a line a message: 1,624 in 50 steps of `smoke`.
-_WITHOUT_COPIES: dict[Family | None, dict[str, str]] = {
-    "openmpi": {
-        "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-        "OMPI_MCA_smsc": "^cma",  # Open MPI 5
-    },
-    "mvapich": {"MV2_SMP_USE_CMA": "0"},
+_WITHOUT_COPIES = {
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+    "OMPI_MCA_smsc": "^cma",  # Open MPI 5
 }
 
 _BRIDGE = re.compile(r"(docker|podman|cni-podman|virbr|lxcbr|lxdbr)\d+|br-[0-9a-f]{12}")
@@ -85,7 +79,7 @@ def engine_environment(
     engine = engine_of(run.system, controller, mpi)
     plan = plan_communication(run, engine)
     algorithm = plan.algorithm.partition("(")[0]
-    wanted = {
+    variables = {
         "OMP_NUM_THREADS": str(run.system.cores_per_rank),
         # Groups are static: Horovod keeps them as they are and answers from its response cache.
         "HOROVOD_DISABLE_GROUP_FUSION": "1",
@@ -94,22 +88,22 @@ def engine_environment(
         **SETTINGS[engine.backend],
     }
     if engine.backend == "nccl":
-        wanted |= _of_gpus(run) | _of_nccl(controller, mpi, networks)
-    wanted |= engine.offered[algorithm]
+        variables |= _of_gpus(run) | _of_nccl(controller, mpi, networks)
+    variables |= engine.offered[algorithm]
     if engine.backend == "mpi":
-        wanted |= _SHARING.get(mpi, {})
-        if not may_copy:
-            wanted |= _WITHOUT_COPIES.get(mpi, {})
+        variables |= _SHARING.get(mpi, {})
+        if mpi == "openmpi" and not may_copy:
+            variables |= _WITHOUT_COPIES
     if controller == "gloo":
         # Else a rank whose libraries load for 30 s ends the others: the watchdog decides.
         patience_s = max(30.0, run.watchdog.start_s)
-        wanted["HOROVOD_GLOO_TIMEOUT_SECONDS"] = f"{patience_s:.0f}"
-    wanted |= _interfaces(run.system.interfaces, controller, mpi, networks, present)
+        variables["HOROVOD_GLOO_TIMEOUT_SECONDS"] = f"{patience_s:.0f}"
+    variables |= _interfaces(run.system.interfaces, controller, mpi, networks, present)
     # The machine's own settings know best what it needs.
-    wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
+    variables |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     settings = {}
     kept = {}
-    for name, value in wanted.items():
+    for name, value in variables.items():
         if present.get(name, value) == value:
             settings[name] = value
         else:
@@ -155,7 +149,7 @@ def _interfaces(
     present: Mapping[str, str],
 ) -> dict[str, str]:
     """The networks that the engines may use: those chosen, else for Open MPI all but bridges."""
-    is_openmpi = controller == "mpi" and mpi in ("openmpi", "spectrum")
+    is_openmpi = controller == "mpi" and mpi == "openmpi"
     if not chosen:
         bridges = sorted(name for name in networks if _BRIDGE.fullmatch(name))
         if not (is_openmpi and bridges) or "OMPI_MCA_btl_tcp_if_include" in present:

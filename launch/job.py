@@ -21,6 +21,7 @@ from ..config.load import Loaded, load
 from ..config.schema import Run
 from ..host.atomic import write_file, write_json
 from ..host.errors import UserError, failing_as
+from ..host.exit_codes import EXIT_BAD, EXIT_FAILED, EXIT_JOB_STOPPED, EXIT_USAGE
 from ..host.inherited import LOCAL_JOB, inherited
 from ..host.programs import call
 from ..host.progress import Tracker, say
@@ -28,7 +29,7 @@ from ..host.reading import read_file
 from ..logging.records import Result
 from ..logging.run_folder import RunFolder
 from .ending import RunError, StoppedBySignal, asked_by
-from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
+from .job_folder import OpenJob
 from .job_script import ROOT, program_on_nodes
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .launchers import LAUNCHERS
@@ -83,7 +84,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         outcome = Outcome(EXIT_FAILED)
         _say_error(f"{error.filename or job.folder}: {error.strerror or error}")
     except KeyboardInterrupt as stop:
-        outcome = Outcome(EXIT_STOPPED, asked_by(stop))
+        outcome = Outcome(EXIT_JOB_STOPPED, asked_by(stop))
         _say_error(f"stopped by {outcome.stopped_by}")
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
         outcome = outcome._replace(requeue=job.checkpoints() != before)
@@ -115,7 +116,7 @@ def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
             outcome = _run_one(job, number, request, plan, track)
             if outcome.exit_code > worst.exit_code:
                 worst = outcome
-            if worst.exit_code > EXIT_MISSED:
+            if worst.exit_code > EXIT_BAD:
                 break
     return worst
 
@@ -126,7 +127,7 @@ def put_back(command: str) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a job gets that is requeued
     say(f"back into the queue: {command}")
     environment = inherited(os.environ, LOCAL_JOB)
-    return call(["bash", "-c", command], REQUEUE_S, environment) or EXIT_STOPPED
+    return call(["bash", "-c", command], REQUEUE_S, environment) or EXIT_JOB_STOPPED
 
 
 def _run_one(
@@ -183,9 +184,9 @@ def _outcome_of_error(
     ending = error.ending
     outcome = Outcome(EXIT_FAILED)
     if isinstance(error, StoppedBySignal):
-        outcome = Outcome(EXIT_STOPPED, asked_by(error))
+        outcome = Outcome(EXIT_JOB_STOPPED, asked_by(error))
     elif out.is_hopeless:
-        outcome = Outcome(EXIT_MISSED)
+        outcome = Outcome(EXIT_BAD)
     # it goes on by itself
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
         ending = ending._replace(advice="", next="")
@@ -199,7 +200,7 @@ def _outcome_of_error(
 
 def _outcome_of(result: Result | None) -> Outcome:
     """The outcome of a run that has ended in order."""
-    return Outcome(0 if result and is_good(result) else EXIT_MISSED)
+    return Outcome(0 if result and is_good(result) else EXIT_BAD)
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:

@@ -15,17 +15,13 @@ from pathlib import Path
 
 from ..host.atomic import write_file
 from ..host.errors import failing_as
+from ..host.exit_codes import EXIT_BAD, EXIT_FAILED, EXIT_JOB_STOPPED
 from ..host.lock import hold
 from ..logging.run_folder import JobFolder, RunFolder
 
-EXIT_MISSED = 1
-EXIT_USAGE = 2
-EXIT_FAILED = 3
-EXIT_STOPPED = 143
-"""Of a job: a run ended short of its target; bad input; a rank failed; a signal."""
-ENDED = (str(0), str(EXIT_MISSED))
+ENDED = (str(0), str(EXIT_BAD))
 """Exit codes of a job all of whose runs have had their turn."""
-MAY_GO_ON = ("", "running", str(EXIT_STOPPED))
+MAY_GO_ON = ("", "running", str(EXIT_JOB_STOPPED))
 """What `read_exit_code` says of a job that its scheduler may start, or start again."""
 
 

@@ -15,11 +15,10 @@ from ..config.load import Loaded
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..host.errors import UserError
-from ..train.capabilities import check_supported
 from .engine_environment import EngineSettings
 from .job_script import ROOT
-from .launchers import Job, build_job, pick_launcher
-from .preflight import beyond_the_device, obstacles, refuse, unless_refused
+from .launchers import LAUNCHERS, Job, build_job, pick_launcher
+from .preflight import obstacles, refusals, refuse
 
 RANK = (sys.executable, "-m", "rn50.train")
 
@@ -90,15 +89,16 @@ def plan_launch(
     launcher = launcher or pick_launcher(
         options.launcher, in_container=options.in_container
     )
-    refusals: list[str] = []
-    steps = unless_refused(refusals, build_plan, run)
-    unless_refused(refusals, check_supported, run)
-    built = unless_refused(refusals, build_job, run, launcher, (), hosts)
-    refusals += beyond_the_device(run)
-    if steps is None:
-        raise UserError(*refusals)
-    job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
+    never = refusals(run, (LAUNCHERS[launcher].controller,))
+    try:
+        steps = build_plan(run)
+    except UserError:
+        raise UserError(*never) from None
+    job = Job.of(run, ())
+    environment = EngineSettings({}, {})
+    if not never:
+        job, environment = build_job(run, launcher, (), hosts)
     here = obstacles(run, launcher, in_container=options.in_container)
     return LaunchPlan(
-        loaded, options, steps, launcher, job, environment, refusals, here, hosts
+        loaded, options, steps, launcher, job, environment, never, here, hosts
     )

@@ -128,7 +128,7 @@ class OpenMpi(Launcher):
     name = "mpirun"
     program = "mpirun"
     product = "Open MPI"
-    families = ("openmpi", "spectrum")
+    families = ("openmpi",)
 
     def command(self, job: Job) -> list[str]:
         tokens = [
@@ -148,39 +148,6 @@ class OpenMpi(Launcher):
         for name in sorted(job.environment):
             tokens += ["-x", name]
         return [*tokens, *job.command]
-
-
-@registered
-class Hydra(Launcher):
-    """The process manager of MPICH, MVAPICH2 and Intel MPI; their mpirun is the same program."""
-
-    name = "hydra"
-    program = "mpiexec.hydra"
-    product = "MPICH"
-    families = MPICH_ABI
-    options: ClassVar[tuple[str, ...]] = ("-ppn", "-hosts", "-bind-to", "-genvlist")
-    """For ranks a node, hosts, binding and the variables to export."""
-
-    def command(self, job: Job) -> list[str]:
-        per_node, hosts, binding, *export = self.options
-        tokens = [self.program, "-n", str(job.ranks), per_node, str(job.ranks_per_node)]
-        if job.hosts:
-            tokens += [hosts, ",".join(job.hosts)]
-        tokens += [binding, "none"]
-        if export and job.environment:
-            tokens += [*export, ",".join(sorted(job.environment))]
-        return [*tokens, *job.command]
-
-
-@registered
-class Pals(Hydra):
-    """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
-
-    name = "pals"
-    program = "mpiexec"
-    product = "HPE Cray PALS"
-    families = ("cray", "mpich")
-    options = ("--ppn", "--hosts", "--cpu-bind")
 
 
 @registered
@@ -237,18 +204,34 @@ class Srun(Launcher):
         return tuple(names.split()) if names else ()
 
 
+@registered
+class Hydra(Launcher):
+    """The process manager of MPICH, Intel MPI and their kin; their mpirun is the same program."""
+
+    name = "hydra"
+    program = "mpiexec.hydra"
+    product = "MPICH"
+    families = MPICH_ABI
+
+    def command(self, job: Job) -> list[str]:
+        tokens = [self.program, "-n", str(job.ranks), "-ppn", str(job.ranks_per_node)]
+        if job.hosts:
+            tokens += ["-hosts", ",".join(job.hosts)]
+        tokens += ["-bind-to", "none"]
+        if job.environment:
+            tokens += ["-genvlist", ",".join(sorted(job.environment))]
+        return [*tokens, *job.command]
+
+
 OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
     "openmpi": "mpirun",
-    "spectrum": "mpirun",
-    "cray": "pals",
 }
 """Without a scheduler's own launcher."""
 
 _PMI: dict[Family, tuple[str, ...]] = {
     **dict.fromkeys(MPICH_ABI, ("pmi2", "pmix")),
     "openmpi": ("pmix", "pmi2"),
-    "spectrum": ("pmix",),
     "cray": ("cray_shasta", "pmi2", "pmix"),
 }
 """What srun may offer to the ranks of an MPI, the best first."""

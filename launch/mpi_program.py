@@ -18,7 +18,6 @@ from ..train.communication.mpi_library import MPICH_ABI, MpiLibrary, library_ver
 
 # What `--version` prints. Hydra is of MPICH and its descendants alike.
 _PRINTED: tuple[tuple[str, Family], ...] = (
-    (r"\(IBM Spectrum MPI\) v?(?P<version>[\d.]+)", "spectrum"),
     (r"\(Open ?MPI\) v?(?P<version>[\d.]+)", "openmpi"),
     (r"Intel\(R\) MPI Library[^\n]*Version (?P<version>[\d.]+)", "intel"),
     (r"HYDRA build details:\s+Version:\s+(?P<version>[\w.]+)", "mpich"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
@@ -19,14 +19,11 @@ from ..host.errors import UserError
 from ..host.finding import ERROR, Finding
 from ..predict.gpu import beyond_memory
 from ..train.capabilities import check_supported
-from ..train.cuda.code import check_step, gpu_code
-from ..train.cuda.driver import check_machine
+from ..train.cuda.code import gpu_code, require_gpu
 from ..train.mxnet_package import distribution, library
 from .engine_environment import engine_environment
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, family_here, missing_hosts, mpi_for
-
-T = TypeVar("T")
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
@@ -64,9 +61,8 @@ def obstacles(run: Run, launcher: str, *, in_container: bool) -> list[str]:
         if run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere:
             lines += obstacles_here(run)
     lines += missing_hosts(run, launcher)
-    ranks = run.system.world_size * run.watchdog.enabled
-    unless_refused(lines, check_open_files, read_limits(), ranks)
-    return lines
+    watched = run.system.world_size if run.watchdog.enabled else 0
+    return lines + _refused(check_open_files, read_limits(), watched)
 
 
 def _own_name_unknown() -> list[str]:
@@ -87,14 +83,12 @@ def refusals(
 ) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
-    lines: list[str] = []
-    unless_refused(lines, build_plan, run)
-    unless_refused(lines, check_supported, run)
+    lines = [*_refused(build_plan, run), *_refused(check_supported, run)]
     mpi = family_here()
     engines = [_refused(engine_environment, run, {}, each, mpi) for each in controllers]
     if all(engines):
         lines += engines[0]
-    return lines + beyond_the_device(run)
+    return lines + _beyond_the_device(run)
 
 
 def obstacles_here(run: Run) -> list[str]:
@@ -102,7 +96,7 @@ def obstacles_here(run: Run) -> list[str]:
     if run.system.device == "cpu":
         return []
     path = library()
-    lines = _refused(_check_gpu, run, run.system.ranks_per_node - 1)
+    lines = _refused(require_gpu, run.model, run.system.ranks_per_node - 1)
     if lines or (path and gpu_code(path)):
         return lines
     name, version = distribution()
@@ -112,24 +106,18 @@ def obstacles_here(run: Run) -> list[str]:
     ]
 
 
-def _check_gpu(run: Run, local_rank: int) -> None:
-    _, gpu = check_machine(local_rank)
-    check_step(run.model, gpu.name, gpu.capability)
-
-
-def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
-    """A config's check with what stands in its way on any machine, as errors."""
-    never = refusals(run)
-    if not never:
+def with_refusals(check: ConfigCheck, lines: Sequence[str]) -> ConfigCheck:
+    """A config's check with its `refusals` as errors."""
+    if not lines:
         return check
     code, name = CANNOT_RUN
-    findings = [Finding(code, ERROR, None, "", "", text, name=name) for text in never]
+    findings = [Finding(code, ERROR, None, "", "", line, name=name) for line in lines]
     return check._replace(
-        findings=(*findings, *check.findings), verdict="FAIL", cause=never[0]
+        findings=(*findings, *check.findings), verdict="FAIL", cause=lines[0]
     )
 
 
-def beyond_the_device(run: Run) -> list[str]:
+def _beyond_the_device(run: Run) -> list[str]:
     """A batch of ResNet-50 larger than the memory of a described machine's GPU."""
     model = run.model
     real = (model.network, model.depth, run.data.crop_px) == (
@@ -147,18 +135,10 @@ def beyond_the_device(run: Run) -> list[str]:
     return [refusal] if refusal else []
 
 
-def unless_refused(
-    lines: list[str], check: Callable[..., T], *arguments: Any
-) -> T | None:
-    """What `check` returns; None: it refuses, and `lines` has the reasons."""
-    try:
-        return check(*arguments)
-    except UserError as error:
-        lines += str(error).splitlines()
-        return None
-
-
 def _refused(check: Callable[..., object], *arguments: Any) -> list[str]:
-    lines: list[str] = []
-    unless_refused(lines, check, *arguments)
-    return lines
+    """Why `check` refuses its arguments, one line each; empty: it does not."""
+    try:
+        check(*arguments)
+    except UserError as error:
+        return str(error).splitlines()
+    return []

@@ -20,6 +20,7 @@ from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..host import programs
 from ..host.atomic import in_its_folder, write_file
 from ..host.errors import UserError
+from ..host.exit_codes import EXIT_JOB_STOPPED
 from ..host.finding import printable
 from ..host.inherited import (
     DEFAULTS,
@@ -36,7 +37,7 @@ from ..host.reading import read_ends, read_text
 from ..logging.records import FAILED, Result, Submission, write
 from ..logging.run_folder import JobFolder, RunFolder
 from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
-from .job_folder import ENDED, EXIT_STOPPED, MAY_GO_ON, put_aside
+from .job_folder import ENDED, MAY_GO_ON, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
 from .resume import latest_interrupted, load_attempt
@@ -264,7 +265,7 @@ def _ended_with(code: str, job: JobFolder) -> tuple[str, str]:
         return KILLED, "its process left no exit code"
     lines = read_ends(job.log).split("\n")
     last = next(filter(str.strip, reversed(lines)), f"exit code {code}")
-    status = STOPPED if code == str(EXIT_STOPPED) else FAILED
+    status = STOPPED if code == str(EXIT_JOB_STOPPED) else FAILED
     return status, printable(last[:500])
 
 
@@ -367,7 +368,7 @@ def find_interrupted(
     if is_run:
         runs = [RunFolder(folder)]
     interrupted = [run for run in runs if run.config.is_file() and run.is_interrupted]
-    # a run that a limit ended is interrupted, and its job has ended with EXIT_MISSED
+    # a run that a limit ended is interrupted, and its job has ended with EXIT_BAD
     may_have_ended = is_run or job.read_exit_code() in ENDED
     if may_have_ended and not interrupted:
         raise UserError(

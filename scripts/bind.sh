@@ -40,9 +40,9 @@ fi
 # In the order of train/process_info.py, which says why Slurm's come last. A launcher that it does not
 # have is named first: rank, size, local rank and, if it has one, local size.
 IFS=, read -ra names <<<"${RN50_RANK_VARIABLES:-}"
-rank=$(first "${names[@]:2:1}" HOROVOD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK MV2_COMM_WORLD_LOCAL_RANK \
-  MPI_LOCALRANKID PMI_LOCAL_RANK PALS_LOCAL_RANKID SLURM_LOCALID)
-size=$(first "${names[@]:3:1}" HOROVOD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_SIZE MV2_COMM_WORLD_LOCAL_SIZE \
+rank=$(first "${names[@]:2:1}" HOROVOD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK \
+  MPI_LOCALRANKID PMI_LOCAL_RANK SLURM_LOCALID)
+size=$(first "${names[@]:3:1}" HOROVOD_LOCAL_SIZE OMPI_COMM_WORLD_LOCAL_SIZE \
   MPI_LOCALNRANKS PMI_LOCAL_SIZE SLURM_NTASKS_PER_NODE)
 rank=${rank:-0}
 size=${size:-1}

@@ -194,7 +194,6 @@ has_mpi() {
       if (major = defined["OMPI_MAJOR_VERSION"])
         print "openmpi-" major "." defined["OMPI_MINOR_VERSION"] "." defined["OMPI_RELEASE_VERSION"]
       else if (version = defined["I_MPI_VERSION"]) print "intelmpi-" version
-      else if (version = defined["MVAPICH2_VERSION"]) print "mvapich2-" version
       else if (version = defined["MPICH_VERSION"]) print "mpich-" version
       else if (version = defined["MPI_VERSION"]) print "mpi-of-standard-" version
     }')

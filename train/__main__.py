@@ -22,6 +22,7 @@ from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..host.errors import UserError
+from ..host.exit_codes import EXIT_FAILED, EXIT_USAGE
 from ..host.lock import FolderInUse, hold
 from ..host.stop_signals import STOP_SIGNALS
 from ..logging.records import Failure, to_dict, write
@@ -35,8 +36,6 @@ from .process_info import ProcessInfo, read_process_info
 from .seeding import draw_seed
 from .stopping import REQUESTED, AllRanksError
 
-EXIT_USAGE = 2
-EXIT_FAILED = 3
 _SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 

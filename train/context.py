@@ -18,8 +18,7 @@ from .checkpoint.file import Checkpoint
 from .checkpoint.state import TrainState
 from .communication.connection import Connection
 from .communication.identity import identity_of
-from .cuda.code import check_step
-from .cuda.driver import check_machine
+from .cuda.code import require_gpu
 from .process_info import ProcessInfo
 from .reserve import give_back
 from .stopping import StopRequest
@@ -38,8 +37,7 @@ class RunContext:
     ) -> None:
         # first: nothing has been written or read yet
         if loaded.run.system.device == "gpu":
-            _, gpu = check_machine(process.local_rank)
-            check_step(loaded.run.model, gpu.name, gpu.capability)
+            require_gpu(loaded.run.model, process.local_rank)
         self.run = loaded.run
         self.loaded = loaded
         self.resumed = resumed

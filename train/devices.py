@@ -10,8 +10,7 @@ import mxnet as mx
 from mxnet import nd
 
 from ..config.schema import Model, Optimizer
-from .cuda.code import check_step
-from .cuda.driver import visible_gpu
+from .cuda.code import require_gpu
 from .gpu.calls import Device
 from .gpu.module import CudaModule
 from .gpu.plan_operators import PlanOperators
@@ -24,8 +23,7 @@ def operators_for(model: Model, ctx: mx.Context) -> Operators:
     """The operators of a device for a network. Raises UserError: the GPU cannot run them."""
     if ctx.device_type == "cpu":
         return Operators(ctx)
-    gpu = visible_gpu(ctx.device_id)
-    check_step(model, gpu.name, gpu.capability)
+    gpu = require_gpu(model, ctx.device_id)
     if not model.is_planned:
         return Operators(ctx)
     return PlanOperators(ctx, _module(ctx, gpu.capability))

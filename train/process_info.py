@@ -33,10 +33,8 @@ _PER_NODE = "SLURM_NTASKS_PER_NODE"
 LAUNCHED_BY = (
     _with_prefix("HOROVOD"),
     _with_prefix("OMPI_COMM_WORLD"),
-    _with_prefix("MV2_COMM_WORLD"),
     RankVariables("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     _with_prefix("PMI"),
-    RankVariables("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID"),
     # srun by what its --mpi= was: pmix, pmi2, cray_shasta. Slurm's own variables are a batch
     # script's as well, which is no rank.
     RankVariables("PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", _PER_NODE),

@@ -8,9 +8,10 @@ import pytest
 
 from rn50.cli.console import track
 from rn50.config.load import load
+from rn50.host.exit_codes import EXIT_BAD
 from rn50.launch.ending import RunError, rank_failed
 from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
-from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
+from rn50.launch.job_folder import OpenJob, open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.launch_plan import LaunchPlan
 from rn50.launch.system_description import system_id
@@ -69,7 +70,7 @@ def test_runs_that_have_ended_are_left(
         out.mkdir()
         (out / "config.yaml").write_text(config)
         write_json(out / "result.json", {"status": status})
-    assert run_job(tmp_path, runs=2) == EXIT_MISSED
+    assert run_job(tmp_path, runs=2) == EXIT_BAD
     assert capsys.readouterr().out.count("has ended in a start before") == 2
 
 

@@ -68,8 +68,6 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
             "srun --mpi=pmi2 --kill-on-bad-exit=1 --nodes=512 --ntasks=512 --ntasks-per-node=1 "
             "--cpu-bind=none --export=ALL",
         ),
-        ("pals", MANY, "mpiexec -n 2048 --ppn 4 --cpu-bind none"),
-        ("pals", HOSTS, "mpiexec -n 4 --ppn 2 --hosts h1,h2 --cpu-bind none"),
     ],
 )
 def test_a_job_as_each_launcher_takes_it(launcher: str, job: Job, tokens: str) -> None:
@@ -200,7 +198,7 @@ def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) ->
 
 @pytest.mark.parametrize(
     ("library", "launcher"),
-    [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "pals"), (None, "gloo")],
+    [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "hydra"), (None, "gloo")],
 )
 def test_the_mpi_of_horovod_decides_on_the_launcher(
     monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str

@@ -18,6 +18,7 @@ from rn50.launch.job_folder import OpenJob
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
+from rn50.logging.run_folder import RunFolder
 from tests.conftest import read_json, write_json
 
 MISSED = {"status": "aborted"}
@@ -27,7 +28,7 @@ STOPPED = MISSED | {"stopped": {"by": "SIGTERM", "step": 20}}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a run whose ranks are not started."""
-    monkeypatch.setattr(run, "prepare", lambda *_: (tmp_path, None))
+    monkeypatch.setattr(run, "prepare", lambda *_: (RunFolder(tmp_path), None))
     monkeypatch.setattr(run, "begin_run", lambda *_: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)
     monkeypatch.setattr(run, "conclude", conclude)

@@ -12,7 +12,7 @@ from rn50.config.names import list_presets
 from rn50.host.errors import UserError
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.launch_plan import Options, plan_launch
-from rn50.launch.preflight import check_whether_it_runs, obstacles_here, refusals
+from rn50.launch.preflight import obstacles_here, refusals, with_refusals
 from rn50.launch.run import launch
 from rn50.launch.submit import plan_submission
 from rn50.predict.predictor import job_of_config, predict
@@ -56,7 +56,7 @@ def test_what_launch_refuses_check_and_submit_refuse(
     loaded = load(words[0], [*words[1:], f"system.results={tmp_path}"])
     (refusal,) = refusals(loaded.run)
     assert why in refusal
-    checked = check_whether_it_runs(check_config(loaded), loaded.run)
+    checked = with_refusals(check_config(loaded), [refusal])
     assert (checked.verdict, checked.cause) == ("FAIL", refusal)
     assert checked.findings[0].message == refusal
     with pytest.raises(UserError) as submitted:
@@ -105,7 +105,7 @@ def test_no_preset_is_refused_for_this_machines_sake(
 
 def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu("Tesla V100", (7, 0))
-    monkeypatch.setattr("rn50.launch.preflight.check_machine", lambda rank: (rank, gpu))
+    monkeypatch.setattr("rn50.train.cuda.code.check_machine", lambda rank: (rank, gpu))
     monkeypatch.setattr("rn50.launch.preflight.gpu_code", lambda path: {"ELF": {70}})
     run = load("dgx1_8").run
     assert obstacles_here(run) == []

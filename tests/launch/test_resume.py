@@ -87,7 +87,10 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
         (f"{LOG_LINE}{'l' * 79}", 20),
         (LOG_LINE * 2 + "\0" * 160, 40),
         ("no whole line", 0),
-        (f'{LOG_LINE}"key": "run_stop"\n', 20),  # closed by the attempt before
+        (
+            f'{LOG_LINE}:::MLLOG {{"key": "run_stop"}}\n',
+            20,
+        ),  # closed by the attempt before
     ],
 )
 def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 ASK = """extern "C" int MPI_Get_library_version(char *text, int *length) {
   const char *words = "%s"; for (*length = 0; (*text++ = *words++); ++*length); return 0; }"""
-MVAPICH = "MVAPICH2 Version      : 2.3.7"
+MPICH = "MPICH Version: 4.0.2"
 
 
 def compile_library(path: Path, source: str, *options: str) -> Path:
@@ -37,10 +37,10 @@ def compile_library(path: Path, source: str, *options: str) -> Path:
 
 
 def test_the_library_is_the_loaders_choice(tmp_path: Path) -> None:
-    mpi = compile_library(tmp_path / "own/lib/libmpi.so.12", ASK % MVAPICH)
+    mpi = compile_library(tmp_path / "own/lib/libmpi.so.12", ASK % MPICH)
     options = ("-Wl,-rpath,$ORIGIN/own/lib", str(mpi))
     linked = compile_library(tmp_path / "mpi_lib.so", "", *options)
-    assert linked_mpi(linked) == MpiLibrary(str(mpi), "mvapich")
+    assert linked_mpi(linked) == MpiLibrary(str(mpi), "mpich")
 
 
 def test_horovods_own() -> None:
@@ -69,9 +69,7 @@ def test_whose_it_is_by_its_name(
     ("version", "family"),
     [
         ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "openmpi"),
-        ("IBM Spectrum MPI v10.3.1.2 (Open MPI based)", "spectrum"),
         ("Intel(R) MPI Library 2021.9 for Linux* OS", "intel"),
-        (MVAPICH, "mvapich"),
         ("MPI VERSION    : CRAY MPICH version 8.1.28 (ANL base 3.4a2)", "cray"),
         (
             "MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7 12:34:45 CDT 2022",

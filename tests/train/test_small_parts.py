@@ -61,12 +61,6 @@ GLOO = "HOROVOD_CONTROLLER=gloo"
             "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 SLURM_LOCALID=0 SLURM_NTASKS=1",
             (1, 2, 1, True),
         ),
-        # PALS's mpiexec has both kinds.
-        (
-            "PMI_RANK=5 PMI_SIZE=8 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=4 PALS_RANKID=5 "
-            "PALS_LOCAL_RANKID=1",
-            (5, 8, 1, True),
-        ),
         (
             f"X_RANK=1 X_SIZE=2 X_LOCAL=1 RN50_RANK_VARIABLES=X_RANK,X_SIZE,X_LOCAL {GLOO}",
             (1, 2, 1, False),

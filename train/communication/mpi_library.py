@@ -16,7 +16,7 @@ from ...config.engines import PRODUCTS, Family
 from ...host.programs import ask
 from ..mxnet_package import package_folder
 
-MPICH_ABI: tuple[Family, ...] = ("mpich", "intel", "mvapich", "cray")
+MPICH_ABI: tuple[Family, ...] = ("mpich", "intel", "cray")
 """The families that share the binary interface of 2013."""
 
 # libmpi_cxx and libmpicxx are for C++ and come with the one that is looked for.
@@ -24,15 +24,12 @@ _MPI = re.compile(r"libmpi(?:ch)?(?:_(?!cxx|mpifh|usempi)\w+)?\.so\b.*")
 # libmpi.so.12 is MPICH's and its kin's, and was Open MPI 1.10's: those are asked.
 _BY_NAME: tuple[tuple[str, Family], ...] = (
     (r"libmpi\.so\.[2-9]0\b", "openmpi"),
-    (r"libmpi_ibm\.", "spectrum"),
     (r"libmpi(ch)?_(cray|gnu|intel|nvidia|amd|aocc|pgi)", "cray"),
 )
 # In this order: MPICH's descendants may name it too.
 _BY_VERSION: tuple[tuple[str, Family], ...] = (
-    ("Spectrum MPI", "spectrum"),
     ("Open MPI", "openmpi"),
     ("Intel(R) MPI", "intel"),
-    ("MVAPICH", "mvapich"),
     ("CRAY MPICH", "cray"),
     ("MPICH Version", "mpich"),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...config.schema import Model
 from ...host.errors import UserError
 from ..mxnet_package import library
-from .driver import dotted
+from .driver import Gpu, check_machine, dotted
 
 _MAGIC = struct.pack("<I", 0xBA55ED50)
 _FATBIN = struct.Struct("<IHHQ")
@@ -73,6 +73,14 @@ def runs(code: Mapping[str, Collection[int]], capability: tuple[int, int]) -> bo
     if any(10 * major <= sm <= latest for sm in native):
         return True
     return any(sm <= latest for sm in ptx)
+
+
+def require_gpu(model: Model, local_rank: int) -> Gpu:
+    """The GPU of a rank on this machine. Raises UserError: there is none, or it cannot run the
+    network."""
+    _, gpu = check_machine(local_rank)
+    check_step(model, gpu.name, gpu.capability)
+    return gpu
 
 
 def check_step(model: Model, name: str, capability: tuple[int, int]) -> None:
