@@ -66,8 +66,6 @@ def log_show(
         for log in subject.logs:
             content = shown(log, subject)
             check = check_log(log.path, official=False)
-            if not check.is_result:
-                content["published"] = None  # no result
             if not as_json:
                 if contents:
                     print()
@@ -94,13 +92,10 @@ def _print_content(content: list[JsonObject], **options: Any) -> None:
 
 def shown(log: LogFigures, subject: Subject) -> JsonObject:
     """What `rn50 log show --json` says of a log; None where the log does not say it."""
-    from ..report.published import standing_of
-
     run = log.figures
     config = subject.config
     batch = run.parameters.get("global_batch_size")
     benchmark = run.submission.get("benchmark", BENCHMARK)
-    place = standing_of(log.path, config, [run])
     figures: JsonObject = {
         "benchmark": benchmark,
         "status": run.status,
@@ -113,7 +108,6 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
         "clock": None,
         "evaluations": [],
         "target": config and config.eval.target,
-        "published": place and place.text,
     }
     # its epochs may be samples, and its accuracy another measure
     if benchmark != BENCHMARK:
@@ -146,8 +140,6 @@ def _print_summary(summary: JsonObject, check: Check, run_s: float | None) -> No
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         (clock, with_unit(clock_s, "s", 3)),
     ]
-    if summary["published"]:
-        rows.append(("published", summary["published"]))
     rows += [
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
         ("global batch", str(summary["global_batch_size"] or "-")),
@@ -160,7 +152,9 @@ def _print_summary(summary: JsonObject, check: Check, run_s: float | None) -> No
         ]
     for part, part_s in (summary["clock"] or {}).items():
         if part_s:
-            rows.append((f"of the clock, {part[:-2]}", with_unit(part_s, "s", 3)))
+            rows.append(
+                (f"of the clock, {part.removesuffix('_s')}", with_unit(part_s, "s", 3))
+            )
     rows += [
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
         for epoch, accuracy, seconds in summary["evaluations"]

@@ -303,14 +303,10 @@ def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
 
 def _print_prediction(answer: Prediction) -> None:
     from ..report.prediction import share_rows, summary_rows
-    from ..report.published import standing
 
     job = answer.job
     head = f"{job.name}: {job.gpus} x {answer.phases[0].batch}"
     print_table((head, "", "90 % interval", ""), summary_rows(answer))
-    place = standing(job.system.accelerator, job.gpus, answer.run.total_s)
-    if place is not None:
-        say(f"beside published runs: {place.text}")
     step_ms = {name: value * 1e3 for name, value in answer.step.parts.items()}
     for title, parts, unit in (
         ("one step", step_ms, "ms"),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..host.finding import number, shown
 from ..logging.events import RUN_KEYS, Event, Log
+from ..logging.run_time import epoch_of as started_epoch
 from .rule import Setting
 
 SAME_MS = 1000
@@ -66,6 +67,8 @@ class Evaluation(NamedTuple):
     order: int
     line: int
     time_ms: float
+    time_s: float | None
+    """Since run_start; None where one of the two has no stamp."""
     epoch: float | None
     accuracy: float
 
@@ -202,11 +205,35 @@ class LoggedRun:
         """All evaluations with a number, in file order."""
         return [
             Evaluation(
-                event.order, event.line, event.time_ms, epoch_of(event), accuracy
+                order=event.order,
+                line=event.line,
+                time_ms=event.time_ms,
+                time_s=seconds_between(self.start, event),
+                epoch=epoch_of(event),
+                accuracy=accuracy,
             )
             for event in self.all("eval_accuracy")
             if (accuracy := number(event.value)) is not None
         ]
+
+    @cached_property
+    def curve(self) -> list[Evaluation]:
+        """The first accuracy of each epoch that is a fraction, in file order. One that names no
+        epoch is of that of the `eval_start` before it."""
+        starts = self.all("eval_start")
+        curve: dict[object, Evaluation] = {}
+        for evaluation in self.evaluations:
+            if not 0 <= evaluation.accuracy <= 1:
+                continue
+            epoch = evaluation.epoch
+            before = bisect_right(
+                starts, evaluation.order, key=lambda start: start.order
+            )
+            if epoch is None and before:
+                epoch = started_epoch(starts[before - 1])
+            key = ("line", evaluation.line) if epoch is None else epoch
+            curve.setdefault(key, evaluation._replace(epoch=epoch))
+        return list(curve.values())
 
     @cached_property
     def timed_evaluations(self) -> list[Evaluation]:
@@ -343,6 +370,13 @@ def copies(events: Iterable[Event], within_ms: float = math.inf) -> int:
         since_ms = event.time_ms - first_ms.setdefault(record, event.time_ms)
         counts[record] += abs(since_ms) <= within_ms
     return max(counts.values(), default=0)
+
+
+def seconds_between(start: Event | None, stop: Event | None) -> float | None:
+    """The time between two records; None where one is missing or has no stamp."""
+    if start is None or stop is None or min(start.time_ms, stop.time_ms) <= 0:
+        return None
+    return (stop.time_ms - start.time_ms) / 1000
 
 
 def spread_ms(events: Iterable[Event]) -> float:

@@ -41,11 +41,11 @@ class OpenJob:
 
     def checkpoints(self) -> set[Path]:
         """Those of all runs."""
-        folders = (self.folder, *self.folder.glob("run_*"))
+        runs = (RunFolder(self.folder), *JobFolder(self.folder).runs)
         return {
             checkpoint
-            for folder in folders
-            for checkpoint in RunFolder(folder).checkpoints.glob("step_*.ckpt")
+            for run in runs
+            for checkpoint in run.checkpoints.glob("step_*.ckpt")
         }
 
 

@@ -23,8 +23,7 @@ from ..host.atomic import copy_file, new_folder, write_json
 from ..host.errors import UserError, failing_as, show
 from ..host.programs import ask
 from ..host.reading import read_file
-from ..logging.places import run_folders
-from ..logging.run_folder import RunFolder
+from ..logging.run_folder import JobFolder, RunFolder
 from ..report.reproduction import without_places
 from .system_description import UNKNOWN, describe_system, system_id
 
@@ -69,7 +68,7 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
     holds neither, or there are not as many runs as a submission has."""
     runs = []
     for path in paths:
-        runs += run_folders(path) or [path]
+        runs += [run.path for run in JobFolder(path).runs] or [path]
     for run in runs:
         for path in (RunFolder(run).config, RunFolder(run).log):
             if not path.is_file():

@@ -22,6 +22,7 @@ from ..host.progress import say
 from ..host.reading import read_file
 from ..logging.mlperf import close_interrupted, key_of
 from ..logging.run_folder import RunFolder
+from ..report.runs import find_runs
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import (
     checkpoints_of_run,
@@ -191,13 +192,13 @@ def latest_interrupted(
         overrides = [text for text in overrides if text.startswith("system.results=")]
     run = load(config or "quick", overrides).run
     parent = Path(run.system.results)
-    runs = "*/*"
+    depth = 2
     if config:
         parent /= run.name
-        runs = "*"
+        depth = 1
     written_ns = {}
-    for path in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
-        folder = RunFolder(path)
+    for found in find_runs(parent, depth):
+        folder = RunFolder(found.folder)
         try:
             written = checkpoints_of_run(folder.checkpoints).trusted
             if not with_checkpoint and not written and folder.was_launched:

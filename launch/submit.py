@@ -363,11 +363,11 @@ def find_interrupted(
     with hold(job.lock):  # it may run on another machine
         pass
     loaded = load_recorded(source, overrides, RESUME_JOB)
-    runs = [RunFolder(path) for path in sorted(folder.glob("run_*"))]
+    runs = job.runs
     is_run = RunFolder(folder).was_launched
     if is_run:
         runs = [RunFolder(folder)]
-    interrupted = [run for run in runs if run.config.is_file() and run.is_interrupted]
+    interrupted = [run for run in runs if run.is_interrupted]
     # a run that a limit ended is interrupted, and its job has ended with EXIT_BAD
     may_have_ended = is_run or job.read_exit_code() in ENDED
     if may_have_ended and not interrupted:
@@ -401,7 +401,7 @@ def _last_of(job: JobFolder) -> Last:
 
 def last_result(folder: Path) -> Result | None:
     """The result of a job's newest run."""
-    runs = [RunFolder(path) for path in (folder, *folder.glob("run_*"))]
+    runs = [RunFolder(folder), *JobFolder(folder).runs]
     ended = [run for run in runs if run.result.is_file()]
     if not ended:
         return None

@@ -12,7 +12,7 @@ from ..config.benchmark import BENCHMARK
 from ..config.names import nearest_path
 from ..host.errors import UserError
 from ..host.reading import read_ends
-from .run_folder import RunFolder
+from .run_folder import JobFolder, RunFolder
 
 RESULT_FILES = "result_*.txt"
 """Of any name between, as MLPerf's package checker finds them."""
@@ -54,9 +54,9 @@ def _below(path: Path) -> list[Path]:
         elif not folders and not files:
             empty.append(folder)
     # a job of ours may not have got so far
-    without = [each for each in without if not run_folders(job_of(each) or each)]
+    without = [each for each in without if not JobFolder(job_of(each) or each).runs]
     jobs = filter(None, map(job_of, (*found, *without)))
-    if not all(map(run_folders, jobs)):
+    if not all(JobFolder(job).runs for job in jobs):
         without += empty  # where others have packages
     below = sorted({*found, *without} - _copies(found))
     if len(below) > MOST_LOGS:
@@ -76,7 +76,7 @@ def _copies(folders: list[Path]) -> set[Path]:
         if job is None:
             continue
         runs = [folder for folder, parent in parents.items() if parent == job]
-        if len(run_folders(job)) == len(runs) == len(results_in(together)) == 1:
+        if len(JobFolder(job).runs) == len(runs) == len(results_in(together)) == 1:
             copies.add(together)
         else:
             copies.update(runs)
@@ -119,29 +119,12 @@ def results_in(folder: Path) -> list[Path]:
     return sorted(files, key=lambda path: (len(path.name), path.name))
 
 
-def _is_in(folder: Path, top: Path) -> bool:
-    """Whether it is a folder within `top`: links are not followed out of it."""
-    return folder.is_dir() and folder.resolve().is_relative_to(top.resolve())
-
-
 def job_of(folder: Path) -> Path | None:
     """The top of what results/SYSTEM/resnet lies in; None where `folder` is none of that name."""
     parts = folder.absolute().parents
     if folder.absolute().name != BENCHMARK or len(parts) < 3:
         return None
     return parts[2] if parts[1].name == "results" else None
-
-
-def run_folders(path: Path) -> list[Path]:
-    """The folders of a job's runs, run_0, run_1, ..., by number; none where it is no job's."""
-    runs = [
-        run
-        for run in path.glob("run_*")
-        if run.name[4:].isdecimal()
-        and RunFolder(run).config.is_file()
-        and _is_in(run, path)
-    ]
-    return sorted(runs, key=lambda run: int(run.name[4:]))
 
 
 def is_one_run(folder: Path) -> bool:
@@ -151,7 +134,7 @@ def is_one_run(folder: Path) -> bool:
         return False
     job = job_of(folder)
     if job is not None:
-        return bool(run_folders(job))
+        return bool(JobFolder(job).runs)
     run = RunFolder(folder)
     return run.config.is_file() or run.result.is_file()
 
@@ -163,5 +146,5 @@ def config_of(folder: Path) -> Path:
     job = job_of(folder)
     if job is None or config.exists():
         return config
-    first = next(iter(run_folders(job)), job)
-    return RunFolder(first).config
+    first = next(iter(JobFolder(job).runs), JobFolder(job))
+    return first.config

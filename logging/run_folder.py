@@ -158,6 +158,18 @@ class JobFolder:
         """The files of which a job's folder has at least one."""
         return self.script, self.exit_code, self.lock
 
+    @property
+    def runs(self) -> list[RunFolder]:
+        """The job's runs by number, as far as they have begun; links are not followed out of it."""
+        top = self.path.resolve()
+        numbered = {}
+        for path in self.path.glob("run_*"):
+            number = path.name.removeprefix("run_")
+            has_begun = RunFolder(path).config.is_file()
+            if number.isdecimal() and has_begun and path.resolve().is_relative_to(top):
+                numbered[int(number)] = RunFolder(path)
+        return [numbered[number] for number in sorted(numbered)]
+
     def read_submission(self) -> Submission:
         """The job's scheduler and id there. Raises UserError: the file cannot be read."""
         return read(self.submission, Submission) or Submission()

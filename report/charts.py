@@ -5,10 +5,10 @@ matplotlib is imported where a chart is drawn: 0.3 s that no other command needs
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
-PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
-"""Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
-column of a desktop, or a screen of 390 px and half a sheet of paper."""
+PAGE_PX = (428, 270, 12)
+"""Width, height and text of a chart in a page: two stand side by side on a desktop and on paper,
+and one nearly fills a screen of 390 px."""
 INK = "#191b1f"
-"""The colour of text and axes in a file; a page has `currentColor`, which a dark one changes."""
+"""The colour of text and axes."""
+DARK_INK = "#e9eaec"
+"""The same on a dark screen, as in report.html.j2."""
 COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
            "#9c6b3f", "#c95ba1", "#8b9098", "#a09a12", "#1f9fb2")  # fmt: skip
 """The colours of series; they can be told from white and from nearly black."""
@@ -252,19 +254,14 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
-    """A chart within a page, in the page's font and on its background, in each size of PAGE_PX.
+    """A chart within a page, on its background: an image for light screens and paper, and the same
+    in the ink of dark ones.
 
     Args:
-        title: what the chart shows, for those who do not see it; no other chart of the page has it.
+        title: what the chart shows, for those who do not see it.
         draw: draws on the axes that it is given.
     """
-    return Markup("").join(_page_chart(title, draw, size) for size in PAGE_PX)
-
-
-def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
-    words = title.lower().replace(" ", "-")
-    slug = f"{words}-{size}"
-    width_px, height_px, text_px = PAGE_PX[size]
+    width_px, height_px, text_px = PAGE_PX
     figure = new_figure(
         width_px / 72,
         height_px / 72,
@@ -285,27 +282,15 @@ def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
         bottom=(46 + below_px) / full_px,
         top=1 - 8 / full_px,
     )
-    for artist in figure.findobj():
-        artist.set_clip_on(False)  # a page refers to nothing by url(...)
-    text = svg(figure, transparent=True)
-    _, _, body = text.partition("<svg")
-    _, _, body = body.partition(">")
-    body = re.sub(r"<defs>\s*<style[^>]*>[^<]*</style>\s*</defs>", "", body)
-    body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body)
-    body = body.replace(" xlink:href", " href")
-    body = re.sub(r'font: ([\d.]+)px[^;"]*', r"font-size: \1px", body)
+    light = svg(figure, transparent=True)
     return Markup(
-        '<svg class="chart {}" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
-        '<title id="{}-t">{}</title>{}'
-    ).format(
-        size,
-        width_px,
-        full_px,
-        slug,
-        slug,
-        title,
-        Markup(body.replace(INK, "currentColor")),
-    )
+        '<picture><source media="screen and (prefers-color-scheme: dark)" srcset="{}">'
+        '<img class="chart" src="{}" alt="{}"></picture>'
+    ).format(_data_url(light.replace(INK, DARK_INK)), _data_url(light), title)
+
+
+def _data_url(image: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(image.encode()).decode()}"
 
 
 def draw_measurements(

@@ -1,9 +1,9 @@
 """Pages that are one file: report.html on a log, a run or a submission, and the runs of
 `rn50 log compare --html`.
 
-A report holds no script, loads nothing and has a Content-Security-Policy that forbids both. A
-comparison has the one script that sorts, which the policy names by its digest. Every value is
-escaped by the template and freed of control characters.
+A report holds no script and loads nothing, and has a Content-Security-Policy that forbids both: its
+images are data within it. A comparison has the one script that sorts, which the policy names by its
+digest. Every value is escaped by the template and freed of control characters.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .charts import colour_at
 from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .norms import norm_table
 from .plots import page_charts
-from .published import beside_published, standing_of
+from .published import beside_published
 from .run_records import RunRecords, Subject, read_subjects
 from .run_summary import MISSING, RunSummary, amount, median_of, show
 
@@ -87,9 +87,6 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     if subject.is_submission:
         submission = checks[-1]
         score = score_checks(subject.path, checks)
-    standing = None
-    if checks and checks[-1].is_result:
-        standing = standing_of(subject.path, subject.config, subject.runs)
     config = str(RunFolder(folder.path).config)
     parameters = parameter_columns([subject])
     return _fill(
@@ -99,7 +96,6 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
         next_command=_next_command(folder),
-        standing=standing,
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
         published=beside_published(subject),

@@ -16,18 +16,9 @@ from ..host.finding import number
 from ..host.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import (
-    COLOURS,
-    DOTS_UP_TO,
-    LARGEST,
-    Series,
-    draw_lines,
-    finish,
-    page_chart,
-    thinned,
-)
+from .charts import DOTS_UP_TO, LARGEST, Series, draw_lines, finish, page_chart, thinned
 from .norms import NORM_RATIO, norm_ratios
-from .published import published_curves, standing_of
+from .published import published_curves
 from .run_records import Subject
 from .run_summary import RunSummary
 
@@ -171,28 +162,6 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     )
 
 
-def _published(subjects: Subjects) -> Draw | None:
-    """The published times of the first subject's accelerators by round, and its own across."""
-    _, subject = subjects[0]
-    standing = standing_of(subject.path, subject.config, subject.runs)
-    if standing is None:
-        return None
-
-    def draw(axes: Axes) -> None:
-        rounds = sorted({entry.round for entry in standing.entries})
-        places = [rounds.index(entry.round) for entry in standing.entries]
-        scores_s = [entry.score_s for entry in standing.entries]
-        axes.plot(places, scores_s, "o", ms=5, label="published")
-        axes.axhline(standing.time_s, color=COLOURS[1], lw=1.5, label="this run")
-        names = [f"v{name}" for name in rounds]
-        axes.set_xticks(range(len(rounds)), names)
-        axes.set_xlim(-0.5, len(rounds) - 0.5)
-        axes.set_xlabel("round")
-        finish(axes)
-
-    return draw
-
-
 def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
     """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
@@ -322,12 +291,6 @@ CHARTS = (
         "Top-1 accuracy near the target",
         "fraction of the evaluation images",
         _near_the_target,
-    ),
-    Chart(
-        "published",
-        "Time to train by round",
-        "s; published: olympic mean of five",
-        _published,
     ),
     Chart("training", "Throughput", "images/s", partial(_logged, key="images_per_s")),
     Chart(

@@ -27,10 +27,9 @@ from ..logging.places import (
     no_logs,
     require,
     results_in,
-    run_folders,
 )
 from ..logging.records import Environment, Result
-from ..logging.run_folder import RunFolder
+from ..logging.run_folder import JobFolder, RunFolder
 from ..logging.run_time import TIME_KEYS
 from .run_summary import PARAMETER_KEYS, RunSummary, show, summarise
 
@@ -114,9 +113,9 @@ def read_subjects(path: Path) -> list[Subject]:
     folders = log_folders(path)
     if folders != [path]:
         return _readable(folders)
-    runs = run_folders(path)
+    runs = JobFolder(path).runs
     if runs and not results_in(path):  # a job whose ranks never started
-        return [read_folder(runs[-1])]
+        return [read_folder(runs[-1].path)]
     return [read_folder(path)]
 
 

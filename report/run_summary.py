@@ -6,18 +6,19 @@ Whatever a log holds, these functions return what can be made of it and never ra
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..compliance.logged_run import LoggedRun
+from ..compliance.logged_run import Evaluation, LoggedRun, seconds_between
 from ..config import benchmark
-from ..host.finding import first_number, number, printable
+from ..host.finding import number, printable
 from ..host.reading import JsonObject
 from ..logging.events import Event
-from ..logging.run_time import RunTime, Shares, epoch_of, run_time
+from ..logging.run_time import RunTime, Shares, run_time
 
 MISSING = "-"
 _MAX_SHOWN = 200
@@ -40,15 +41,6 @@ PARAMETER_KEYS = frozenset(
 _RENAMED = {"opt_name": "optimizer"}
 
 
-class Evaluation(NamedTuple):
-    """One evaluation; `time_s` counts from run_start. `counts`: before run_stop."""
-
-    epoch: float | None
-    time_s: float | None
-    accuracy: float
-    counts: bool = True
-
-
 class RunSummary(NamedTuple):
     """What a log says of its run; None where it does not say."""
 
@@ -61,15 +53,10 @@ class RunSummary(NamedTuple):
     """run_start to run_stop: the time to train."""
     target: float
     evaluations: tuple[Evaluation, ...]
+    """The first of each epoch."""
+    reached: Evaluation | None
+    """The first evaluation at or above the target while the clock ran."""
     time: RunTime
-
-    @property
-    def reached(self) -> Evaluation | None:
-        """The first evaluation at or above the target while the clock ran."""
-        for evaluation in self.evaluations:
-            if evaluation.counts and evaluation.accuracy >= self.target:
-                return evaluation
-        return None
 
     @property
     def time_to_train_s(self) -> float | None:
@@ -119,6 +106,12 @@ class RunSummary(NamedTuple):
 
 def summarise(run: LoggedRun, target: float) -> RunSummary:
     """What one log says of its first run; `target`: the accuracy that it was to reach."""
+    stop_order = run.stop.order if run.stop else math.inf
+    at_target = (
+        each
+        for each in run.curve
+        if each.order < stop_order and each.accuracy >= target
+    )
     return RunSummary(
         submission={
             key.removeprefix("submission_"): show(run.value(key))
@@ -127,10 +120,11 @@ def summarise(run: LoggedRun, target: float) -> RunSummary:
         },
         parameters=_parameters(run.events),
         status=None if run.status is None else show(run.status),
-        init_s=_seconds(run.first("init_start"), run.first("init_stop")),
-        run_s=_seconds(run.start, run.stop),
+        init_s=seconds_between(run.first("init_start"), run.first("init_stop")),
+        run_s=seconds_between(run.start, run.stop),
         target=target,
-        evaluations=_evaluations(run),
+        evaluations=tuple(run.curve),
+        reached=next(at_target, None),
         time=run_time(run.events),
     )
 
@@ -139,13 +133,12 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
     """A value as text for people: one line, nothing that a terminal obeys, of bounded length."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # epochs and batch sizes come as 38.0
-    text = value
     if not isinstance(value, str):
         try:
-            text = json.dumps(value, default=str)
+            value = json.dumps(value, default=str)
         except (ValueError, RecursionError):
-            text = f"({type(value).__name__} that cannot be shown)"
-    shown = printable(text[: at_most + 1])
+            value = f"({type(value).__name__} that cannot be shown)"
+    shown = printable(value[: at_most + 1])
     if len(shown) > at_most:
         shown = f"{shown[: at_most - 1]}…"
     return shown
@@ -183,36 +176,7 @@ def _parameters(events: Sequence[Event]) -> JsonObject:
     return parameters
 
 
-def _evaluations(run: LoggedRun) -> tuple[Evaluation, ...]:
-    """Accuracies that are fractions, the first of each epoch, in file order."""
-    evaluations: dict[Any, Evaluation] = {}
-    started = None
-    counts = True
-    for event in run.events:
-        if event.key == "eval_start":
-            started = epoch_of(event)
-        elif event.key == "run_stop":
-            counts = False
-        accuracy = number(event.value)
-        if event.key != "eval_accuracy" or accuracy is None or not 0 <= accuracy <= 1:
-            continue
-        epoch = first_number(event.metadata.get("epoch_num"), started)
-        time_s = _seconds(run.start, event)
-        key = ("epoch", epoch)
-        if epoch is None:
-            key = ("line", event.line)
-        evaluations.setdefault(key, Evaluation(epoch, time_s, accuracy, counts))
-    return tuple(evaluations.values())
-
-
-def _seconds(start: Event | None, stop: Event | None) -> float | None:
-    """The time between two records; None where one is missing or has no stamp."""
-    if start is None or stop is None or min(start.time_ms, stop.time_ms) <= 0:
-        return None
-    return (stop.time_ms - start.time_ms) / 1000
-
-
 def median_of(values: Iterable[float | None]) -> float | None:
-    """Of the numbers that are known; None: none is."""
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    """The median of the values that are numbers; None: none is."""
+    numbers = [value for value in values if value is not None]
+    return median(numbers) if numbers else None

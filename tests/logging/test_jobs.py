@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.logging.places import config_of, log_folders, run_folders
+from rn50.logging.places import config_of, log_folders
 from rn50.logging.records import Result
+from rn50.logging.run_folder import JobFolder
 from rn50.report.compare import name_of
 from rn50.report.export import read_runs
 from rn50.report.html import write_report
@@ -64,13 +65,14 @@ def test_where_things_lie(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = job / "results/local_n1/resnet"
     assert log_folders(job) == [logs]
     assert log_folders(logs) == [logs]
-    assert run_folders(job) == [job / f"run_{number}" for number in range(5)]
+    runs = [run.path for run in JobFolder(job).runs]
+    assert runs == [job / f"run_{number}" for number in range(5)]
     assert config_of(logs) == job / "run_0/config.yaml"
     assert config_of(job / "run_3") == job / "run_3/config.yaml"
     monkeypatch.chdir(logs)
     assert config_of(Path()).resolve() == job / "run_0/config.yaml"
     shutil.rmtree(job / "results")  # killed before its first run was at its end
-    assert log_folders(job) == run_folders(job)
+    assert log_folders(job) == runs
 
 
 def test_score(job: Path) -> None:

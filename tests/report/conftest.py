@@ -1,8 +1,10 @@
 """Pages in a headless Chromium, within a frame of an outer page that measures them: the pages
 themselves may run no script."""
 
+import base64
 import html
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -71,3 +73,9 @@ def measure(tmp_path: Path) -> Measure:
         return json.loads(html.unescape(body))
 
     return in_browser
+
+
+def images_of(page: str) -> list[str]:
+    """The charts of a page as SVG, each for dark screens and for light ones."""
+    urls = re.findall(r'src(?:set)?="data:image/svg\+xml;base64,([^"]*)"', page)
+    return [base64.b64decode(url).decode() for url in urls]

@@ -90,7 +90,6 @@ def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
         },
         "evaluations": [(2, 0.5, 6.5), (3, 0.76, 14.0)],
         "target": None,
-        "published": None,
     }
 
 
