@@ -104,9 +104,9 @@ def explain_failure(evidence: Evidence) -> str:
         _refused,
     )
     cause = next(filter(None, (detector(evidence) for detector in detectors)))
-    if evidence.limits is None:
-        return cause.text
-    return with_shortages(cause, evidence.stderr, evidence.limits)
+    if evidence.limits is not None:
+        cause = with_shortages(cause, evidence.stderr, evidence.limits)
+    return str(cause)
 
 
 def file_with_details(evidence: Evidence) -> str:
@@ -126,9 +126,10 @@ def _reported(evidence: Evidence) -> Cause | None:
             text in reason for text in SECONDARY_ERRORS
         ):
             # which keeps the last words alone, not the peer
+            details: tuple[str, ...] = ()
             if reason.startswith("MXNetError: "):
-                reason += crash_message(failure.rank, evidence.stderr)
-            return Cause(str(replace(failure, reason=reason)))
+                details = crash_details(failure.rank, evidence.stderr)
+            return Cause(str(failure), details=details)
     return None
 
 
@@ -188,18 +189,20 @@ def _killed(evidence: Evidence) -> Cause | None:
     ends = list(_ends(evidence.stderr, lost, evidence.signals))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
         killed = f"killed by {_name(number)}"
+        details: tuple[str, ...] = ()
         if evidence.out_of_memory and number == signal.SIGKILL:
-            killed += " (the kernel was out of memory)"
+            details = ("the kernel was out of memory",)
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
         if lost is not None and lost.rank == rank:
             # which leaves no time for words: those there are others'
             if number != signal.SIGKILL:
-                killed += crash_message(lost.rank, evidence.stderr)
-            return Cause(str(replace(lost, reason=killed)), number)
+                details = crash_details(lost.rank, evidence.stderr)
+            reason = str(replace(lost, reason=killed))
+            return Cause(reason, number, details=details)
         if lost is None or rank in away:
             named = "a rank" if rank is None else f"rank {rank}"
-            return Cause(f"{named} was {killed}", number)
+            return Cause(f"{named} was {killed}", number, details=details)
     return None
 
 
@@ -207,14 +210,14 @@ def _gone(evidence: Evidence) -> Cause | None:
     """A rank whose process ended, and what its runtime printed of that."""
     if (lost := evidence.lost) is None:
         return None
-    reason = PROCESS_EXITED + crash_message(lost.rank, evidence.stderr)
-    return Cause(str(replace(lost, reason=reason)), is_mute=True)
+    reason = str(replace(lost, reason=PROCESS_EXITED))
+    details = crash_details(lost.rank, evidence.stderr)
+    return Cause(reason, is_mute=True, details=details)
 
 
 def _secondary(evidence: Evidence) -> Cause | None:
-    for failure in evidence.failures:
-        return Cause(str(failure))
-    return None
+    failure = next(iter(evidence.failures), None)
+    return Cause(str(failure)) if failure else None
 
 
 def _refused(evidence: Evidence) -> Cause:
@@ -254,22 +257,20 @@ def _ends(
         yield rank, number
 
 
-def crash_message(rank: int, stderr: str) -> str:
-    """What a rank's runtime printed of a crash, and whether memory was short, in brackets."""
+def crash_details(rank: int, stderr: str) -> tuple[str, ...]:
+    """What a rank's runtime printed of a crash, and whether memory was short."""
     lines = []
     for line in stderr.splitlines():
         label = LABEL.match(line)
         if label is None or int(label["rank"]) == rank:
             lines.append(LABEL.sub("", line))
     stderr = "\n".join(lines)
-    words = []
+    details = []
     before = len(stderr)
     if crash := _CRASH.search(stderr):
-        text = " ".join(crash[0].split())
-        words.append(_SOURCE.sub("", text)[:200])
+        message = " ".join(crash[0].split())
+        details.append(_SOURCE.sub("", message)[:200])
         before = crash.start()
     if memory := NO_MEMORY.search(stderr, 0, before):
-        words.append(f"memory was short: {memory[0]}")
-    if not words:
-        return ""
-    return f" ({'; '.join(words)})"
+        details.append(f"memory was short: {memory[0]}")
+    return tuple(details)

@@ -10,9 +10,10 @@ import os
 import re
 import resource
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,54 +35,59 @@ NO_COMPONENT = (
 """Of Open MPI: a setting may ask for what it was built without."""
 _NO_PROCESS = "Resource temporarily unavailable|can't start new thread|fork: retry"
 _NO_SHARED = r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device"
+_NO_TEXT = "(?!)"  # matches no text
 _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}
 
 
 class Cause(NamedTuple):
     """Why a job failed. `signal`: that ended a process. `is_mute`: a process is gone, or none has
-    begun, without any message."""
+    begun, without any message. `details`: printed behind the reason in brackets."""
 
-    text: str
+    reason: str
     signal: int = 0
     is_mute: bool = False
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.details:
+            return self.reason
+        return f"{self.reason} ({'; '.join(self.details)})"
 
 
-class _Shortage(NamedTuple):
-    """Signs that something was short: words that are printed, signals that end a process; with
-    `of_mute` also an end without a word."""
+class _Limit(NamedTuple):
+    """What can be short: what to tell of it (None: it is not limited here), and its signs: a
+    pattern of what is printed, signals that end a process; with `of_mute` also an end without a
+    word."""
 
-    name: str
-    words: str = "(?!)"
+    fact: Callable[[Limits], str | None]
+    pattern: str = _NO_TEXT
     signals: Collection[int] = ()
     of_mute: bool = False
 
     def sign(self, cause: Cause, stderr: str) -> str | None:
-        """The words that show it; empty: the cause itself does; None: nothing does."""
-        if words := re.search(self.words, cause.text) or re.search(self.words, stderr):
-            return words[0]
+        """The printed words that show it; empty: the cause itself does; None: nothing does."""
+        for printed in (str(cause), stderr):
+            if words := re.search(self.pattern, printed):
+                return words[0]
         shown = cause.signal in self.signals or (self.of_mute and cause.is_mute)
         return "" if shown else None
 
 
-_SHORTAGES = (
-    _Shortage("n", "Too many open files"),
-    _Shortage("u", f"{_NO_PROCESS}|terminate called without an active exception"),
-    _Shortage("pids", _NO_PROCESS, _CRASHES, of_mute=True),
-    _Shortage("v", NO_MEMORY.pattern, _CRASHES, of_mute=True),
-    _Shortage("f", "File too large", _CRASHES | {signal.SIGXFSZ}, of_mute=True),
-    _Shortage("t", signals={signal.SIGXCPU, signal.SIGKILL}),
-    _Shortage("shared", _NO_SHARED, {signal.SIGBUS}),
-    _Shortage("tasks", "More processors requested than permitted"),
-    _Shortage("variables", NO_COMPONENT),
-)
+class _Ulimit(NamedTuple):
+    """A limit of the shell; `unit_bytes`: in which `ulimit` gives it, 1: it counts."""
+
+    resource: int
+    sentence: str
+    unit_bytes: int = 1
+
+
 _ULIMITS = {
-    "n": (resource.RLIMIT_NOFILE, "open files are"),
-    "u": (resource.RLIMIT_NPROC, "processes and threads are"),
-    "v": (resource.RLIMIT_AS, "address space is"),
-    "f": (resource.RLIMIT_FSIZE, "file size is"),
-    "t": (resource.RLIMIT_CPU, "CPU time is"),
+    "n": _Ulimit(resource.RLIMIT_NOFILE, "open files are limited"),
+    "u": _Ulimit(resource.RLIMIT_NPROC, "processes and threads are limited"),
+    "v": _Ulimit(resource.RLIMIT_AS, "address space is limited", 1 << 10),
+    "f": _Ulimit(resource.RLIMIT_FSIZE, "file size is limited", 1 << 10),
+    "t": _Ulimit(resource.RLIMIT_CPU, "CPU time is limited"),
 }
-_IN_KIB = "vf"
 LEAST_OPEN_FILES = 64
 """With two ranks mpirun hangs at 26, ends without its words at 32 and starts at 40."""
 _OWN_FILES = 32
@@ -106,13 +112,12 @@ class Limits(NamedTuple):
 def read_limits() -> Limits:
     """The limits that processes started from here have."""
     ulimits = {}
-    for letter, (number, _) in _ULIMITS.items():
-        # files: the watchdog raises it to that
-        limit = resource.getrlimit(number)[letter == "n"]
-        if letter in _IN_KIB and limit != resource.RLIM_INFINITY:
-            limit >>= 10
+    for letter, ulimit in _ULIMITS.items():
+        limit, hard = resource.getrlimit(ulimit.resource)
+        if letter == "n":
+            limit = hard  # to which the watchdog raises it
         if limit != resource.RLIM_INFINITY:
-            ulimits[letter] = limit
+            ulimits[letter] = limit // ulimit.unit_bytes
     if os.geteuid() == 0:
         ulimits.pop("u", None)  # which the kernel does not apply to root
     free_bytes = 0
@@ -153,10 +158,10 @@ def _most_processes() -> int | None:
 def check_open_files(limits: Limits, ranks: int = 0) -> None:
     """Raises UserError where the launchers would hang or end without being able to say why.
     `ranks`: that connect to this process, the watchdog's."""
-    least = max(LEAST_OPEN_FILES, _OWN_FILES + ranks)
-    if limits.ulimits.get("n", least) < least:
+    needed = max(LEAST_OPEN_FILES, _OWN_FILES + ranks)
+    if limits.ulimits.get("n", needed) < needed:
         raise UserError(
-            f"ulimit -n: at least {least} open files a process expected, found "
+            f"ulimit -n: at least {needed} open files a process expected, found "
             f"{limits.ulimits['n']}: too many open files for a launcher and its ranks"
         )
 
@@ -167,39 +172,65 @@ def raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def with_shortages(cause: Cause, stderr: str, limits: Limits) -> str:
-    """Why a job failed, and in brackets what was short, where something shows it. `stderr`: of
-    launcher and ranks: a sign found there alone is quoted."""
-    reason = cause.text
-    free = limits.shared_free_bytes
-    size = limits.shared_bytes
-    facts = {
-        letter: f"{_ULIMITS[letter][1]} limited: ulimit -{letter} {limit}"
-        for letter, limit in limits.ulimits.items()
-    }
-    facts["variables"] = limits.variables
-    facts["tasks"] = "a task a rank in the allocation expected, or --launcher mpirun"
-    if limits.processes is not None:
-        facts["pids"] = (
-            f"processes and threads are limited: pids.max {limits.processes}"
-        )
-    if size < SMALL_SHARED_BYTES or free < _NEARLY_FULL_BYTES:
-        facts["shared"] = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
-    words = []
-    for shortage in _SHORTAGES:
-        fact = facts.get(shortage.name, "")
-        sign = shortage.sign(cause, stderr)
+def with_shortages(cause: Cause, stderr: str, limits: Limits) -> Cause:
+    """The cause of a failed job, and as details what was short, where something shows it. `stderr`:
+    of launcher and ranks: a sign found there alone is quoted."""
+    reason = str(cause)
+    details = list(cause.details)
+    for limit in _LIMITS:
+        fact = limit.fact(limits)
+        sign = limit.sign(cause, stderr)
         if not fact or fact in reason or sign is None:
             continue
         if sign not in reason:
             fact = f"{sign}; {fact}"
-        words.append(fact)
-    if not words:
-        return reason
-    short = "; ".join(words)
-    if reason.endswith(")"):
-        return f"{reason[:-1]}; {short})"
-    return f"{reason} ({short})"
+        details.append(fact)
+    return cause._replace(details=tuple(details))
+
+
+def _of_ulimit(letter: str) -> Callable[[Limits], str | None]:
+    def fact(limits: Limits) -> str | None:
+        if letter not in limits.ulimits:
+            return None
+        sentence = _ULIMITS[letter].sentence
+        return f"{sentence}: ulimit -{letter} {limits.ulimits[letter]}"
+
+    return fact
+
+
+def _of_processes(limits: Limits) -> str | None:
+    if limits.processes is None:
+        return None
+    return f"processes and threads are limited: pids.max {limits.processes}"
+
+
+def _of_shared_memory(limits: Limits) -> str | None:
+    free = limits.shared_free_bytes
+    size = limits.shared_bytes
+    if size >= SMALL_SHARED_BYTES and free >= _NEARLY_FULL_BYTES:
+        return None
+    return f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
+
+
+def _of_tasks(_: Limits) -> str:
+    return "a task a rank in the allocation expected, or --launcher mpirun"
+
+
+_LIMITS = (
+    _Limit(_of_ulimit("n"), "Too many open files"),
+    _Limit(
+        _of_ulimit("u"), f"{_NO_PROCESS}|terminate called without an active exception"
+    ),
+    _Limit(_of_processes, _NO_PROCESS, _CRASHES, of_mute=True),
+    _Limit(_of_ulimit("v"), NO_MEMORY.pattern, _CRASHES, of_mute=True),
+    _Limit(
+        _of_ulimit("f"), "File too large", _CRASHES | {signal.SIGXFSZ}, of_mute=True
+    ),
+    _Limit(_of_ulimit("t"), signals={signal.SIGXCPU, signal.SIGKILL}),
+    _Limit(_of_shared_memory, _NO_SHARED, {signal.SIGBUS}),
+    _Limit(_of_tasks, "More processors requested than permitted"),
+    _Limit(attrgetter("variables"), NO_COMPONENT),
+)
 
 
 @cache

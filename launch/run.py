@@ -144,7 +144,7 @@ def run_attempts(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
             _warn_after_the_end(why)
             return
         give_back(out.path)
-        failure = UserError(with_shortages(Cause(why), "", read_limits()))
+        failure = UserError(str(with_shortages(Cause(why), "", read_limits())))
         raise end_failed(plan, out, failure) from None
 
 

@@ -21,8 +21,8 @@ EXIT_REQUEUE = 99
 _AFTER_GRACE_S = 60
 """For result, report and staged data, between `limits.grace_s` and the end of the time."""
 _LONGEST_NAME = 15
-"""Of a job, in older PBS; they take no first digit either."""
-NEVER = "(?!)"
+"""The longest name of a job that older PBS accepts; it takes no first digit either."""
+NEVER = "(?!)"  # matches no text
 _EARLY_S = 60
 """Slurm sends the signal up to a minute early; a job is to have as much before it at least."""
 

@@ -68,7 +68,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
     settings = run.watchdog if run and run.watchdog.enabled else None
-    check_open_files(read_limits(), job.ranks * (settings is not None))
+    check_open_files(read_limits(), job.ranks if settings else 0)
     watchdog = None
     grace_s = run.limits.grace_s if run else 0.0
     if settings:
@@ -315,17 +315,22 @@ class StopSignals:
     """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
     def take(self) -> StopSignals:
+        """Note signals from here on, for a caller that may keep them past its own end."""
         self._previous = {}
         for number in {signal.SIGINT, *command_stop_signals()}:
             self._previous[number] = signal.signal(number, self._note)
         return self
 
-    def release(self, *_: object) -> None:
+    def release(self) -> None:
+        """Give the signals back to whom they belonged."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    __enter__ = take
-    __exit__ = release
+    def __enter__(self) -> StopSignals:
+        return self.take()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.name and number == signal.SIGINT:

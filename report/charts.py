@@ -33,8 +33,6 @@ PAGE_PX = (428, 270, 12)
 and one nearly fills a screen of 390 px."""
 INK = "#191b1f"
 """The colour of text and axes."""
-DARK_INK = "#e9eaec"
-"""The same on a dark screen, as in report.html.j2."""
 COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
            "#9c6b3f", "#c95ba1", "#8b9098", "#a09a12", "#1f9fb2")  # fmt: skip
 """The colours of series; they can be told from white and from nearly black."""
@@ -254,8 +252,8 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
-    """A chart within a page, on its background: an image for light screens and paper, and the same
-    in the ink of dark ones.
+    """A chart as an image within a page, on its background; report.html.j2 inverts it on a dark
+    screen.
 
     Args:
         title: what the chart shows, for those who do not see it.
@@ -282,15 +280,10 @@ def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
         bottom=(46 + below_px) / full_px,
         top=1 - 8 / full_px,
     )
-    light = svg(figure, transparent=True)
+    image = base64.b64encode(svg(figure, transparent=True).encode()).decode()
     return Markup(
-        '<picture><source media="screen and (prefers-color-scheme: dark)" srcset="{}">'
-        '<img class="chart" src="{}" alt="{}"></picture>'
-    ).format(_data_url(light.replace(INK, DARK_INK)), _data_url(light), title)
-
-
-def _data_url(image: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(image.encode()).decode()}"
+        '<img class="chart" src="data:image/svg+xml;base64,{}" alt="{}">'
+    ).format(image, title)
 
 
 def draw_measurements(

@@ -277,8 +277,8 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
 def test_what_was_short_is_named(
     cause: Cause, stderr: str, limits: Limits, short: str
 ) -> None:
-    told = with_shortages(cause, stderr, limits)
-    assert short in told if short else told == cause.text
+    told = str(with_shortages(cause, stderr, limits))
+    assert short in told if short else told == cause.reason
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,6 @@ def measure(tmp_path: Path) -> Measure:
 
 
 def images_of(page: str) -> list[str]:
-    """The charts of a page as SVG, each for dark screens and for light ones."""
-    urls = re.findall(r'src(?:set)?="data:image/svg\+xml;base64,([^"]*)"', page)
+    """The charts of a page as SVG."""
+    urls = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', page)
     return [base64.b64decode(url).decode() for url in urls]

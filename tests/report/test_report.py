@@ -10,7 +10,6 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.logging.run_folder import RunFolder
-from rn50.report.charts import DARK_INK, INK
 from rn50.report.html import render_report, write_report
 from rn50.report.norms import norm_ratios
 from rn50.report.plots import Plot, _planned, page_charts
@@ -157,13 +156,13 @@ def page_of(path: Path) -> str:
     return render_report(subject)
 
 
-ACTIVE = {"img", "iframe", "object", "link", "base", "form"}
+ACTIVE = {"iframe", "object", "link", "base", "form"}
 
 
 class Shape(HTMLParser):
     """Tags that are balanced, attributes as they are, the text."""
 
-    VOID = ("meta", "br", "wbr")
+    VOID = ("meta", "br", "wbr", "img")
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -308,7 +307,7 @@ def assert_inert(page: str) -> None:
     for name, value in shape.attributes:
         assert not name.startswith("on")
         if name in ("href", "src", "action"):
-            assert str(value).startswith("#")
+            assert str(value).startswith(("#", "data:image/svg+xml;base64,"))
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", page)
     assert page.replace("\n", "").isprintable()
     assert "default-src 'none'" in page
@@ -388,10 +387,9 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     assert end == pytest.approx(8)
     lr, *_ = page_charts([("_", subject)])["schedule"]
     assert lr.title == "Learning rate"
-    dark, light = images_of(lr.chart)
-    assert ">planned<" in light
-    assert ">as run<" in light
-    assert dark == light.replace(INK, DARK_INK)
+    (chart,) = images_of(lr.chart)
+    assert ">planned<" in chart
+    assert ">as run<" in chart
 
 
 # --- in a browser ---------------------------------------------------------------------------------
