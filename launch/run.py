@@ -27,6 +27,7 @@ from ..host.inherited import not_passed_on
 from ..host.lock import hold, other_holder
 from ..host.progress import Tracker, say
 from ..host.reading import read_ends
+from ..host.stop_signals import StopSignals
 from ..logging.places import NoLogs
 from ..logging.records import FAILED, SUCCESS, ReferenceRate, Result, Verdict, write
 from ..logging.run_folder import RunFolder
@@ -53,7 +54,7 @@ from .launchers import mpi_for
 from .nodes_left import on_nodes_left
 from .resume import begin_attempt, close_attempt
 from .run_files import in_brief, new_run_folder
-from .supervisor import StopSignals, run_job
+from .supervisor import run_job
 
 
 def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:

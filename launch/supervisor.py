@@ -17,7 +17,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 import psutil
@@ -26,7 +25,7 @@ from ..config.schema import Run
 from ..host.errors import RankFailed, UserError
 from ..host.lock import other_holder
 from ..host.programs import PIPE, start
-from ..host.stop_signals import command_stop_signals
+from ..host.stop_signals import StopSignals
 from ..logging.records import Failure, write
 from ..logging.run_folder import RunFolder
 from ..train.heartbeat import SCRATCH_ENV
@@ -302,40 +301,6 @@ class StderrLog:
         # a full disk, the end: a full pipe holds up the ranks
         with suppress(OSError, ValueError):
             self._file.write(text.encode(errors="replace"))
-
-
-class StopSignals:
-    """Ctrl-C and `command_stop_signals` as facts to look at, from `take` to `release` or within the
-    context. A handler that raises does so anywhere: within `Popen.poll` it left a lock held, and
-    the wait for that process never ended (one in twenty `scancel`s on a busy machine)."""
-
-    name = ""
-    """Of the first signal; empty: none has come."""
-    forced = False
-    """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
-
-    def take(self) -> StopSignals:
-        """Note signals from here on, for a caller that may keep them past its own end."""
-        self._previous = {}
-        for number in {signal.SIGINT, *command_stop_signals()}:
-            self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def release(self) -> None:
-        """Give the signals back to whom they belonged."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def __enter__(self) -> StopSignals:
-        return self.take()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.name and number == signal.SIGINT:
-            self.forced = True
-        self.name = self.name or signal.Signals(number).name
 
 
 def wait_for_launcher(

@@ -22,9 +22,9 @@ from ..host.atomic import write_file
 from ..host.errors import UserError, failing_as
 from ..host.lock import LOCK, hold
 from ..host.progress import Advance
+from ..host.stop_signals import StopSignals
 from ..launch.ending import GO_ON, Ending, StoppedBySignal, asked_by
 from ..launch.launch_plan import Options, plan_launch
-from ..launch.supervisor import StopSignals
 from ..logging.records import ABORTED, SUCCESS, Result
 from ..logging.run_folder import CONFIG
 from .definition import LoadedSweep, problems_of

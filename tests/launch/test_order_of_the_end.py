@@ -11,12 +11,12 @@ import pytest
 from rn50.cli.console import track
 from rn50.config.load import load
 from rn50.host.errors import RankFailed
+from rn50.host.stop_signals import StopSignals
 from rn50.launch import run
 from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.job import Request, run_all
 from rn50.launch.job_folder import OpenJob
 from rn50.launch.launch_plan import Options, plan_launch
-from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
 from rn50.logging.run_folder import RunFolder
 from tests.conftest import read_json, write_json

@@ -11,9 +11,9 @@ import pytest
 
 from rn50.config.schema import Watchdog as Settings
 from rn50.host.errors import RankFailed
-from rn50.host.stop_signals import STOP_SIGNALS
+from rn50.host.stop_signals import STOP_SIGNALS, StopSignals
 from rn50.launch import supervisor
-from rn50.launch.supervisor import StopSignals, run_watched, wait_for_launcher
+from rn50.launch.supervisor import run_watched, wait_for_launcher
 from rn50.launch.watchdog import Watchdog
 from tests.faults.file_system import refusing
 

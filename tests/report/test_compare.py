@@ -418,7 +418,7 @@ def test_hostile_text_is_text_and_the_one_script_is_ours(
     encoded = base64.b64encode(digest).decode()
     source = f"'sha256-{encoded}'"
     style = "style-src 'unsafe-inline'"
-    policy = f"default-src 'none'; {style}; script-src {source}"
+    policy = f"default-src 'none'; img-src data:; {style}; script-src {source}"
     assert ("content", policy) in shape.attributes
     assert page == page_of(paths)
 
