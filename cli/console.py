@@ -55,7 +55,7 @@ def argument(help: str, **more: Any) -> Any:
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """For a shell's completion: the names that begin with what is typed."""
+    """Complete, for a shell, the names that begin with what is typed."""
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
@@ -64,7 +64,7 @@ complete_system = completing(list_systems)
 
 
 def complete_key(incomplete: str) -> list[str]:
-    """For a shell's completion: the keys of a config that begin with what is typed, and `=`."""
+    """Complete, for a shell, the keys of a config that begin with what is typed, and `=`."""
     from ..config.reference import all_keys  # pydantic: 0.2 s
 
     keys = (key.path for key in all_keys() if key.values and "[]" not in key.path)
@@ -75,13 +75,13 @@ def choices(names: Collection[str]) -> JsonObject:
     """The arguments of an option with these values: shown by --help, offered by completion, and
     refused with the nearest of them."""
 
-    def check(context: typer.Context, option: typer.CallbackParam, given: Any) -> Any:
-        values = [given] if isinstance(given, str) else given or ()
+    def check(context: typer.Context, option: typer.CallbackParam, value: Any) -> Any:
+        values = [value] if isinstance(value, str) else value or ()
         for name in values:
             if name not in names and not context.resilient_parsing:
                 wanted = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
-        return given
+        return value
 
     return {
         "metavar": "|".join(names),
@@ -90,9 +90,9 @@ def choices(names: Collection[str]) -> JsonObject:
     }
 
 
-def print_version(wanted: bool) -> None:
+def print_version(is_asked: bool) -> None:
     """The callback of `--version`."""
-    if wanted:
+    if is_asked:
         from .. import __version__
 
         print(f"rn50 {__version__}")
@@ -124,7 +124,7 @@ Overrides = Annotated[
 
 
 def _check_output_file(context: typer.Context, path: Path | None) -> Path | None:
-    """Before the command begins: refuse what cannot be written; `-` has the standard output."""
+    """Refuse, before the command begins, what cannot be written; `-` has the standard output."""
     if path is not None and not context.resilient_parsing:
         check_output(path)
         if is_stdout(path):
@@ -134,8 +134,8 @@ def _check_output_file(context: typer.Context, path: Path | None) -> Path | None
 
 def output_file(what: str, *names: str) -> Any:
     """An option that names a file for `write_output`; its default is None."""
-    text = f"{what}; `-`: standard output."
-    return option(text, *names, metavar="FILE", callback=_check_output_file)
+    sentence = f"{what}; `-`: standard output."
+    return option(sentence, *names, metavar="FILE", callback=_check_output_file)
 
 
 Json = Annotated[bool, option("Print JSON for programs.", "--json")]
@@ -192,7 +192,7 @@ def named_config(config: str | None) -> str | None:
 
 
 def aside(as_json: bool) -> AbstractContextManager[Any]:
-    """Within it all that is printed goes beside the JSON, if that is wanted."""
+    """A context within which all that is printed goes beside the JSON, if that is wanted."""
     return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
@@ -230,18 +230,18 @@ class Estimate:
     def __str__(self) -> str:
         now_s = time.monotonic()
         pieces = self._done - (self._first or 0)
-        words = []
+        parts = []
         if self._total > 1:
-            words.append(f"{self._done:,} of {self._total:,}")
+            parts.append(f"{self._done:,} of {self._total:,}")
         if self._detail:
-            words.append(self._detail)
+            parts.append(self._detail)
         if pieces > 0:
             rate = pieces / max(self._last_s - self._begun_s, 1e-9)
             left_s = self._last_s + (self._total - self._done) / rate - now_s
-            words += [pace(rate), f"{clock_time(max(left_s, 0.0))} left"]
+            parts += [pace(rate), f"{clock_time(max(left_s, 0.0))} left"]
         else:
-            words.append(f"for {clock_time(now_s - self._begun_s)}")
-        return printable(", ".join(words))
+            parts.append(f"for {clock_time(now_s - self._begun_s)}")
+        return printable(", ".join(parts))
 
 
 def track(name: str, *, ticks: bool = False) -> Advance:
@@ -274,8 +274,8 @@ def track(name: str, *, ticks: bool = False) -> Advance:
         if bar is None:
             say(f"{name}: {estimate}", to=sys.stderr)
         else:
-            known = total if total > 1 else None  # None: the bar only moves
-            bar.update(bar.task_ids[0], completed=done, total=known)
+            bar_total = total if total > 1 else None  # None: the bar only moves
+            bar.update(bar.task_ids[0], completed=done, total=bar_total)
             bar.start()
             bar.refresh()
 

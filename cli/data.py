@@ -210,9 +210,9 @@ def data_stage(
     source = Path(run.data.path)
     part = WHOLE
     if run.data.shards:
-        place = read_process_info()
+        process = read_process_info()
         nodes = run.system.nodes
-        part = Part(place.rank * nodes // place.world_size, nodes)
+        part = Part(process.rank * nodes // process.world_size, nodes)
     if source.resolve() == to.resolve():
         raise UserError(f"--to: another folder than data.path expected, found {to}")
     if rank:

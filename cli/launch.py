@@ -178,8 +178,8 @@ def _say_what_would_run(loaded: Loaded, options: Options, *, as_json: bool) -> N
         print_json(rows)
     else:
         print(f"{rows['name']}: dry run, nothing is started")
-        words = shlex.join(rows["command"]) or "none"
-        for name, value in (rows | {"command": words}).items():
+        command = shlex.join(rows["command"]) or "none"
+        for name, value in (rows | {"command": command}).items():
             if name not in ("name", "problems"):
                 print(f"  {name:12}  {value}")
         sys.stdout.flush()

@@ -221,26 +221,26 @@ def log_score(
     from .log_check import check_lines
 
     scores = []
-    others = []
-    paths = [folder for given in folders for folder in log_folders(given)]
+    wholes = []
+    paths = [folder for path in folders for folder in log_folders(path)]
     top = folders[0] if len(folders) == 1 else None
     for checks in judge_all(paths, ruleset, official=False, top=top):
         *logs, whole = checks
         if logs:
             scores.append(score_checks(whole.path, checks))
         else:  # an entry without logs, or the round
-            others.append(whole)
+            wholes.append(whole)
     if as_json:
         _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
         for score in scores:
             _print_score(score)
-    for other in others:
-        for line in check_lines(other):
+    for whole_check in wholes:
+        for line in check_lines(whole_check):
             say(line, to=sys.stderr if as_json else None)
     missing = [score for score in scores if score.score_min is None]
     valid = [is_valid(each.verdict) for each in scores]
-    valid += [is_valid(each.verdict) for each in others]
+    valid += [is_valid(each.verdict) for each in wholes]
     exit_bad_if(missing or not all(valid))
 
 
@@ -288,14 +288,14 @@ def _print_score(score: Score) -> None:
     if score.score_min is None:
         print("no score")
     else:
-        words = (
+        sentence = (
             f"score {score.score_min:.6f} min = olympic mean {score.unscaled_min:.6f}"
         )
         if score.scaled:
-            words += f" x {score.scaling_factor:.10f}"
+            sentence += f" x {score.scaling_factor:.10f}"
         if score.verdict == FAIL:
-            words += ", of no valid submission"
-        print(words)
+            sentence += ", of no valid submission"
+        print(sentence)
 
 
 @log_app.command("compare")

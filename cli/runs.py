@@ -33,7 +33,7 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def _time(row: RunRow) -> str:
-    """In brackets where the target was not reached: that is no time to train."""
+    """The time, in brackets where the target was not reached: that is no time to train."""
     if row.time_to_train_s is None and row.elapsed_s is not None:
         return f"({row.elapsed_s:.1f})"
     return _figure(row.time_to_train_s, ".1f")
@@ -55,19 +55,19 @@ _COLUMNS: dict[str, Cell] = {
 
 def _progress(row: RunRow) -> str:
     """How far a run is that has not ended: epoch, loss, time left; what a job waits for."""
-    at = row.progress
+    progress = row.progress
     if row.status in (QUEUED, UNKNOWN):
         return row.reason or ""
     if row.status != RUNNING:
         return ""
-    if at is None or at.step == 0:
+    if progress is None or progress.step == 0:
         return "start-up"
-    words = f"epoch {at.epoch:.2f}/{at.epochs}"
-    if at.loss is not None:
-        words += f", loss {at.loss:.3g}"
-    if at.left_s is not None:
-        words += f", {clock_time(at.left_s)} left"
-    return words
+    line = f"epoch {progress.epoch:.2f}/{progress.epochs}"
+    if progress.loss is not None:
+        line += f", loss {progress.loss:.3g}"
+    if progress.left_s is not None:
+        line += f", {clock_time(progress.left_s)} left"
+    return line
 
 
 def runs(
@@ -113,13 +113,13 @@ def runs(
         require(folder)
         if not folder.is_dir():
             raise UserError(f"{folder}: a folder expected, found a file")
-    places = folders or [RESULTS]
-    below = places[0] if len(places) == 1 else Path()
+    roots = folders or [RESULTS]
+    below = roots[0] if len(roots) == 1 else Path()
 
     state_of = cache(look_at)
 
     def look() -> list[RunRow]:
-        rows = _with_jobs(read_runs(places), state_of)
+        rows = _with_jobs(read_runs(roots), state_of)
         if status:
             rows = [row for row in rows if row.status in status]
         if name is not None:
@@ -133,14 +133,14 @@ def runs(
     elif rows := look():
         print_table(*_table(rows, below))
     else:
-        say(f"no runs below {', '.join(map(str, places))}", to=sys.stderr)
+        say(f"no runs below {', '.join(map(str, roots))}", to=sys.stderr)
 
 
 def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:
     """The rows, each with a status: a job in which no run has begun has none yet. A job that goes
     on although none of its runs does has a row of its own."""
     shown = {row.job_folder for row in rows if row.status in OPEN}
-    known = []
+    with_jobs = []
     for row in rows:
         job = row.job_folder
         is_covered = False
@@ -148,11 +148,11 @@ def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:
             shown.add(job)
             status, reason = look_at(job, row.scheduler, row.job)
             if status in OPEN or not row.status:
-                known.append(_row_of_job(job, row, status, reason))
+                with_jobs.append(_row_of_job(job, row, status, reason))
                 is_covered = row.folder == job
         if not is_covered:
-            known.append(row)
-    return known
+            with_jobs.append(row)
+    return with_jobs
 
 
 def _row_of_job(job: Path, run: RunRow, status: str, reason: str) -> RunRow:

@@ -150,7 +150,8 @@ def _print_plan(plan: SubmissionPlan, *, as_json: bool) -> None:
 
 
 def _wait(plan: SubmissionPlan, scheduler: str, job: str) -> int:
-    """Until the job has ended: print what its runs came to, and the last line; its exit code."""
+    """Wait for the end of the job: print what its runs came to, and the last line; return its exit
+    code."""
     from ..launch import submit as jobs
 
     log = plan.folder / "job.log"

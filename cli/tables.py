@@ -38,7 +38,7 @@ class _Column(NamedTuple):
 
     @property
     def least_width(self) -> int:
-        """With its title, or all of it, folded between words."""
+        """The least width of the column with its title, or all of it, folded between words."""
         title, *cells = self.cells
         if not self.folds:
             return max(map(cell_len, [*title.split(), *cells, ""]))
@@ -168,12 +168,12 @@ def definition(term: str, meaning: str, indent: int, cells: int) -> Iterator[str
         yield " " * (indent + 2) + part
 
 
-def fold(text: str, cells: int) -> list[str]:
+def fold(sentence: str, cells: int) -> list[str]:
     """The text in lines of at most so many cells, but for longer words."""
-    if cell_len(text) <= cells:
-        return [text]
+    if cell_len(sentence) <= cells:
+        return [sentence]
     lines = [""]
-    for word in text.split():
+    for word in sentence.split():
         line = f"{lines[-1]} {word}".lstrip()
         if cell_len(line) <= cells or not lines[-1]:
             lines[-1] = line

@@ -17,7 +17,7 @@ _SHOWN_CHARACTERS = 80
 
 
 class Problem(NamedTuple):
-    """Of a value in a config. `origin`: a file and line, or COMMAND_LINE."""
+    """A problem of a value in a config. `origin`: a file and line, or COMMAND_LINE."""
 
     origin: str
     text: str
@@ -59,9 +59,9 @@ def reason_of(error: OSError) -> str:
     """The system's reason. No space may mean no inode: a quota on files, many small ones."""
     if error.errno == errno.ENOSPC and error.filename:
         with suppress(OSError):
-            held = os.statvfs(Path(error.filename).parent)
+            disk = os.statvfs(Path(error.filename).parent)
             # a system without a table of them has 0 of 0
-            if held.f_files and not held.f_favail:
+            if disk.f_files and not disk.f_favail:
                 return "no free inodes"
     return str(error.strerror)
 
@@ -69,10 +69,10 @@ def reason_of(error: OSError) -> str:
 def show(value: object) -> str:
     """A value in a message: on one line, and short. Of a long one the middle is left out: a path's
     last part says most."""
-    text = repr(value)
+    shown = repr(value)
     if value is None or isinstance(value, bool):
-        text = json.dumps(value)
-    if len(text) <= _SHOWN_CHARACTERS:
-        return text
+        shown = json.dumps(value)
+    if len(shown) <= _SHOWN_CHARACTERS:
+        return shown
     half = (_SHOWN_CHARACTERS - 3) // 2
-    return f"{text[:half]}...{text[-half:]}"
+    return f"{shown[:half]}...{shown[-half:]}"

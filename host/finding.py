@@ -43,11 +43,11 @@ class Finding(NamedTuple):
         return f"expected {self.expected}, found {self.found}"
 
 
-def printable(text: str) -> str:
+def printable(value: str) -> str:
     """Text without control characters, which become \\x1b and the like."""
-    if text.isprintable():
-        return text
-    return "".join(map(_printable_character, text))
+    if value.isprintable():
+        return value
+    return "".join(map(_printable_character, value))
 
 
 def _printable_character(character: str) -> str:
@@ -59,10 +59,10 @@ def _printable_character(character: str) -> str:
 def shown(value: Any) -> str:
     """A value from a file, short and safe to print."""
     if isinstance(value, str):
-        text = json.dumps(value[:_SHOWN_CHARACTERS], ensure_ascii=False)
+        printed = json.dumps(value[:_SHOWN_CHARACTERS], ensure_ascii=False)
         if len(value) > _SHOWN_CHARACTERS:
-            text += "..."
-        return printable(text)
+            printed += "..."
+        return printable(printed)
     if isinstance(value, float):
         return plain(value)
     if isinstance(value, list):

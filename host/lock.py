@@ -122,8 +122,8 @@ def _create(path: Path) -> bool:
     program, *arguments = sys.argv
     command = shlex.join([Path(program).name, *arguments])
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    about = f"`{command[:200]}`, since {since}"
-    holder = f"process {os.getpid()} on {platform.node()} ({about})"
+    origin = f"`{command[:200]}`, since {since}"
+    holder = f"process {os.getpid()} on {platform.node()} ({origin})"
     try:
         with path.open("xb") as file:
             file.write(encoded(f"{_TOKEN}\n{holder}"))
@@ -135,11 +135,11 @@ def _create(path: Path) -> bool:
 
 def _look(path: Path) -> _Sight | None:
     """Whose lock it is and when its time moved. None: there is no file."""
-    text = b""
+    content = b""
     # another user's; opened each time, as NFS asks its server only then
     with suppress(OSError):
-        text = read_file(path, _MOST_BYTES, within=path.parent)
-    token, _, holder = text.decode(errors="replace").partition("\n")
+        content = read_file(path, _MOST_BYTES, within=path.parent)
+    token, _, holder = content.decode(errors="replace").partition("\n")
     with suppress(OSError):
         mtime_ns = path.lstat().st_mtime_ns
         return _Sight(token, holder or "another process", mtime_ns)

@@ -55,17 +55,17 @@ def open_file(
 def _check(
     descriptor: int, path: Path, most_bytes: int | None, within: Path | None
 ) -> None:
-    about = os.fstat(descriptor)
-    if not stat.S_ISREG(about.st_mode):
-        reason = f"a regular file expected, found {stat.filemode(about.st_mode)}"
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        reason = f"a regular file expected, found {stat.filemode(status.st_mode)}"
         raise OSError(errno.EINVAL, reason, str(path))
-    if most_bytes is not None and about.st_size > most_bytes:
-        reason = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
+    if most_bytes is not None and status.st_size > most_bytes:
+        reason = f"at most {most_bytes:,} bytes expected, found {status.st_size:,}"
         raise OSError(errno.EFBIG, reason, str(path))
     if within is not None:
         # by the descriptor, not by the name: no link can be changed since
-        place = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if not place.is_relative_to(os.path.realpath(within)):
+        target = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if not target.is_relative_to(os.path.realpath(within)):
             reason = f"a link out of {within}, which is not followed"
             raise OSError(errno.EXDEV, reason, str(path))
 
@@ -136,16 +136,16 @@ def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
             content = read_file(path, most_bytes, within=path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return {}
-    found = "something else"
+    problem = "something else"
     try:
         value = parse_json(content.decode())
         if isinstance(value, dict):
             return value
     except Ambiguous as error:
-        found = str(error)
+        problem = str(error)
     except (ValueError, RecursionError):
         pass
-    raise UserError(f"{path}: a JSON object expected, found {found}")
+    raise UserError(f"{path}: a JSON object expected, found {problem}")
 
 
 def named_descriptor(path: Path) -> int | None:

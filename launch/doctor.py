@@ -97,8 +97,8 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     shared = f"{limits.shared_free_bytes / 1e6:,.0f} MB free"
     if limits.shared_free_bytes < SMALL_SHARED_BYTES:
         outcome = FAILED
-        least = f"{SMALL_SHARED_BYTES / 1e6:.0f} MB"
-        shared += f"; {least} expected (docker run --shm-size)"
+        expected = f"{SMALL_SHARED_BYTES / 1e6:.0f} MB"
+        shared += f"; {expected} expected (docker run --shm-size)"
     yield Row("/dev/shm", outcome, shared)
     files = f"{limits.ulimits.get('n', 'unlimited')} files"
     yield _unless_refused("ulimit -n", lambda: check_open_files(limits), files)
@@ -160,7 +160,7 @@ def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
 
 
 def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
-    """Which files of CUDA a process has loaded, by its /proc/self/maps; none on a CPU. Those that
+    """Rows on which files of CUDA a process has loaded, by its /proc/self/maps; none on a CPU. Those that
     set-up linked into the folder of MXNet have to be the linked ones."""
     mapped = re.findall(r"^(?:\S+ +){5}(/.*)", maps, re.M)
     loaded = [Path(name) for name in sorted(set(mapped))]
@@ -169,8 +169,8 @@ def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
         for file in files:
             link = mxnet / file.name
             if link.is_symlink() and link.resolve() != file:
-                found = f"{link.resolve()} expected, found {file}"
-                yield Row(name, FAILED, found)
+                problem = f"{link.resolve()} expected, found {file}"
+                yield Row(name, FAILED, problem)
                 break
         else:
             if files:
@@ -199,13 +199,13 @@ def gpus_together(gpus: int) -> Iterator[Row]:
     with suppress(ImportError, UserError):  # the rows say so
         nodes = len(LAUNCHERS[pick_launcher(None)].hosts())
     for count in sorted({1, nodes or 1}):
-        words = map(str, (count, gpus))
-        yield from _rows_of("NCCL", nccl_trial.MODULE, *words)
+        arguments = map(str, (count, gpus))
+        yield from _rows_of("NCCL", nccl_trial.MODULE, *arguments)
 
 
-def _rows_of(name: str, module: str, *words: str) -> list[Row]:
+def _rows_of(name: str, module: str, *arguments: str) -> list[Row]:
     """The rows that a module prints as JSON, up to its end."""
-    command = [sys.executable, "-m", module, *words]
+    command = [sys.executable, "-m", module, *arguments]
     try:
         done = ask(command, PATIENCE_S, inherited(os.environ, LOCAL_JOB))
     except NoAnswer as error:
@@ -213,17 +213,17 @@ def _rows_of(name: str, module: str, *words: str) -> list[Row]:
     lines = re.findall(r'^\[".*', done.out, re.M)
     rows = [Row(*json.loads(line)) for line in lines]
     if done.code:
-        found = f"{ended_by(done.code)}: {done.said(_last_line(done.err))}"
-        rows.append(Row(name, FAILED, found))
+        problem = f"{ended_by(done.code)}: {done.said(_last_line(done.err))}"
+        rows.append(Row(name, FAILED, problem))
     return rows
 
 
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2][:200]
+def _last_line(output: str) -> str:
+    return output.strip().rpartition("\n")[2][:200]
 
 
 def _try_here(library: str, device: str) -> None:
-    """In the process: a line of JSON a row, each as soon as it is known."""
+    """Try a library within this process: print a line of JSON a row, each as soon as it is known."""
     number = None
     if device != "cpu":
         number = int(device.removeprefix("gpu"))
@@ -244,11 +244,11 @@ def _try_here(library: str, device: str) -> None:
     for name, trial in trials.items():
         outcome = OK
         try:
-            found = trial()
+            outcome_text = trial()
         except Exception as error:  # whatever a library raises is what the row is for
             outcome = FAILED
-            found = f"{type(error).__name__}: {_last_line(str(error))}"
-        say(json.dumps(Row(f"{name} on {device}", outcome, found)))
+            outcome_text = f"{type(error).__name__}: {_last_line(str(error))}"
+        say(json.dumps(Row(f"{name} on {device}", outcome, outcome_text)))
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 
@@ -329,8 +329,8 @@ def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]
     with pipeline:
         batch = [np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]
         encoded = fn.external_source([batch])
-        place = "cpu" if device_id is None else "mixed"
-        pipeline.set_outputs(fn.decoders.image(encoded, device=place))
+        backend = "cpu" if device_id is None else "mixed"
+        pipeline.set_outputs(fn.decoders.image(encoded, device=backend))
     pipeline.build()
     (images,) = pipeline.run()
     if device_id is not None:

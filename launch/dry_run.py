@@ -25,13 +25,13 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
     steps = plan.steps
     system = run.system
     resume = plan.options.resume
-    words: Sequence[str] = ()
+    command: Sequence[str] = ()
     allreduce = run.comm.algorithm
     chosen = "refused"
     check = with_refusals(check_config(plan.loaded, steps), plan.refusals)
     if not plan.refusals:
         job = plan.job_in(str(resume or "FOLDER"))
-        words = LAUNCHERS[plan.launcher].command(job)
+        command = LAUNCHERS[plan.launcher].command(job)
     if communication := plan.environment.plan:
         allreduce = communication.algorithm
         chosen = communication.note
@@ -52,7 +52,7 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
         "config check": f"{check.verdict}: {check.cause}",
         "results": str(resume or f"{system.results}/{run.name}/"),
         "mpi": str(mpi_for(plan.launcher) or "none"),
-        "command": list(words),
+        "command": list(command),
         "problems": [*plan.refusals, *plan.obstacles, *missing],
     }
 

@@ -99,10 +99,10 @@ def run_stopped(
     out = RunFolder(folder)
     result = out.read_result() or Result(FAILED)
     in_order = result.stopped or Stopped()
-    kept = _newest_checkpoint(folder)
+    saved_step = _newest_checkpoint(folder)
     step = max(out.last_log_point or 0, in_order.step)
-    saved = _in_words(kept)
-    if step and result.stopped is None and kept != step:
+    saved = _in_words(saved_step)
+    if step and result.stopped is None and saved_step != step:
         saved += (
             ", none at the stop: it took longer than limits.grace_s or was given up"
         )
@@ -183,24 +183,24 @@ def _to_go_on(
 
     for job in (folder, folder.parent):
         if JobFolder(job).script.is_file():  # which a login node should not start
-            words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
-            onward = Next(RESUME_JOB, str(job), (*words, *overrides))
+            options = recorded.words_to_repeat(job, recorded.RESUME_JOB)
+            onward = Next(RESUME_JOB, str(job), (*options, *overrides))
             return Ending(reason, folder, GO_ON, onward)
-    place = str(folder)
+    target = str(folder)
     advice = GO_ON
     verb = RESUME
     keys: tuple[str, ...] = recorded.RESUME
     if not folder.is_dir():
-        place = "FOLDER"
+        target = "FOLDER"
         advice = f"if it was moved, {GO_ON}"
     elif _newest_checkpoint(folder) is None:
         advice = START_AGAIN
         verb = LAUNCH
         keys = recorded.RUN
-    words = [*recorded.words_to_repeat(folder, keys, loaded), *overrides]
+    options = [*recorded.words_to_repeat(folder, keys, loaded), *overrides]
     if launcher:
-        words = ["--launcher", launcher, *words]
-    return Ending(reason, folder, advice, Next(verb, place, tuple(words)))
+        options = ["--launcher", launcher, *options]
+    return Ending(reason, folder, advice, Next(verb, target, tuple(options)))
 
 
 def job_ended(

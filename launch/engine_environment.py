@@ -102,13 +102,13 @@ def engine_environment(
     # The machine's own settings know best what it needs.
     variables |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     settings = {}
-    kept = {}
+    user_set = {}
     for name, value in variables.items():
         if present.get(name, value) == value:
             settings[name] = value
         else:
-            kept[name] = present[name]
-    return EngineSettings(settings, kept, plan=plan)
+            user_set[name] = present[name]
+    return EngineSettings(settings, user_set, plan=plan)
 
 
 def _of_gpus(run: Run) -> dict[str, str]:
@@ -133,10 +133,10 @@ def _of_nccl(
     if controller == "mpi" and mpi == "openmpi":
         # NVIDIA's for this benchmark, against a deadlock of Horovod and NCCL on 96 nodes and more.
         settings["OMPI_MCA_btl"] = "^openib"
-    others = [name for name in networks if not _BRIDGE.fullmatch(name)]
+    usable = [name for name in networks if not _BRIDGE.fullmatch(name)]
     # without any, NCCL would not start
-    if {*others} - {"lo"} and len(others) < len(networks):
-        free = [p for p in _BRIDGES if not any(name.startswith(p) for name in others)]
+    if {*usable} - {"lo"} and len(usable) < len(networks):
+        free = [p for p in _BRIDGES if not any(name.startswith(p) for name in usable)]
         settings["NCCL_SOCKET_IFNAME"] = "^" + ",".join(["docker", "lo", *free])
     return settings
 

@@ -89,7 +89,7 @@ def output_of(*command: str) -> str | None:
 
 
 def _git() -> Commit | None:
-    """Of the program's own repository; of a container, which holds none, as it says."""
+    """The commit of the program's own repository; a container, which holds none, names it."""
     named = os.environ.get("RN50_COMMIT")
     if named:
         return Commit(named.removesuffix("-dirty"), named.endswith("-dirty"))

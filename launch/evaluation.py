@@ -69,22 +69,22 @@ def evaluate(
     prepare(run.data, track, loaded[0].origins)
     with scratch_folder(loaded[0], "evaluate") as out:
         result = out / "score.json"
-        words = [str(result)]
-        held = []
+        arguments = [str(result)]
+        copies = []
         for number, checkpoint in enumerate(checkpoints):
             config = out / f"config_{number}.yaml"
             write_file(config, loaded[number].to_yaml())
             copy = held_checkpoint(checkpoint, out / f"{number}.ckpt")
-            words += [str(config), str(copy.path.absolute())]
-            held.append(copy._replace(path=checkpoint.path))
-        command = [sys.executable, "-m", "rn50.train.score", *words]
+            arguments += [str(config), str(copy.path.absolute())]
+            copies.append(copy._replace(path=checkpoint.path))
+        command = [sys.executable, "-m", "rn50.train.score", *arguments]
         job, _ = build_job(run, name, command)
         run_job(job, name, out)
         counts = read_object(result)["counts"]
     for count in counts:
         count["accuracy"] = count["correct"] / count["total"]
         count["accuracy_top5"] = count["correct_top5"] / count["total"]
-    members = zip(held, loaded, counts, strict=False)
+    members = zip(copies, loaded, counts, strict=False)
     scored = [_report(*member, run.system.world_size) for member in members]
     if len(scored) == 1:
         return scored[0]

@@ -123,7 +123,7 @@ def _reported(evidence: Evidence) -> Cause | None:
     for failure in evidence.failures:
         reason = failure.reason
         if reason != PROCESS_EXITED and not any(
-            text in reason for text in SECONDARY_ERRORS
+            error in reason for error in SECONDARY_ERRORS
         ):
             # which keeps the last words alone, not the peer
             details: tuple[str, ...] = ()
@@ -149,8 +149,8 @@ def _launcher_killed(evidence: Evidence) -> Cause | None:
         return None
     ended = "stopped" if evidence.code == -signal.SIGSTOP else "killed"
     number = -evidence.code
-    text = f"the launcher's process, not a rank, was {ended} by {_name(number)}"
-    return Cause(text, number)
+    reason = f"the launcher's process, not a rank, was {ended} by {_name(number)}"
+    return Cause(reason, number)
 
 
 def _launcher_asked(evidence: Evidence) -> Cause | None:
@@ -223,10 +223,10 @@ def _secondary(evidence: Evidence) -> Cause | None:
 def _refused(evidence: Evidence) -> Cause:
     """The launcher started no rank: its Python exception, else the beginning and the end of what it
     wrote."""
-    text = _RULER.sub("", evidence.stderr)
+    printed = _RULER.sub("", evidence.stderr)
     if exception := _EXCEPTION.search(evidence.stderr):
-        text = exception[0]
-    shown = " ".join(text.split())
+        printed = exception[0]
+    shown = " ".join(printed.split())
     if len(shown) > _LONGEST:
         shown = f"{shown[: _LONGEST // 2]} ... {shown[-_LONGEST // 2 :]}"
     ended = (

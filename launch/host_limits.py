@@ -67,8 +67,8 @@ class _Limit(NamedTuple):
     def sign(self, cause: Cause, stderr: str) -> str | None:
         """The printed words that show it; empty: the cause itself does; None: nothing does."""
         for printed in (str(cause), stderr):
-            if words := re.search(self.pattern, printed):
-                return words[0]
+            if match := re.search(self.pattern, printed):
+                return match[0]
         shown = cause.signal in self.signals or (self.of_mute and cause.is_mute)
         return "" if shown else None
 
@@ -98,7 +98,7 @@ SMALL_SHARED_BYTES = 16 << 20
 
 
 class Limits(NamedTuple):
-    """Of this machine and shell. `ulimits`: those that are set, by the letter of `ulimit` and in
+    """The limits of this machine and shell. `ulimits`: those that are set, by the letter of `ulimit` and in
     its unit. `processes`: of a cgroup in which the kernel has refused a process or thread.
     `shared`: /dev/shm. `variables`: of the user, which Open MPI obeys."""
 
@@ -167,7 +167,7 @@ def check_open_files(limits: Limits, ranks: int = 0) -> None:
 
 
 def raise_open_files() -> None:
-    """As many open files for this process as its hard limit allows."""
+    """Allow this process as many open files as its hard limit does."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

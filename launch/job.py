@@ -95,8 +95,8 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
     return outcome
 
 
-def _say_error(text: str) -> None:
-    for line in text.splitlines():
+def _say_error(message: str) -> None:
+    for line in message.splitlines():
         say(f"rn50: error: {line}", to=sys.stderr)
 
 
@@ -246,12 +246,12 @@ def rank_program(run: Run) -> list[str]:
             f"--container-workdir={start}",
         ]
         return [*image, *where, *rank]
-    words = ["singularity", "exec"]
+    command = ["singularity", "exec"]
     if run.system.device == "gpu":
-        words.append("--nv")
+        command.append("--nv")
     for mount in mounts:
-        words += ["--bind", mount]
-    return [*words, "--pwd", str(start), job.container, *rank]
+        command += ["--bind", mount]
+    return [*command, "--pwd", str(start), job.container, *rank]
 
 
 @contextmanager
@@ -265,16 +265,16 @@ def staged(plan: LaunchPlan, config: Sequence[str]) -> Iterator[tuple[str, ...]]
         return
     target = f"{node_folder(stage)}/rn50_data"
     rn50 = [sys.executable, "-m", "rn50.cli.entry", "data"]
-    words = ["--", *config]
-    _call([*rn50, "prepare", *words], inherited(os.environ, LOCAL_JOB))
+    arguments = ["--", *config]
+    _call([*rn50, "prepare", *arguments], inherited(os.environ, LOCAL_JOB))
     on_nodes = [*rn50, "stage", "--to", target]
     run_once_per_node(plan, ["mkdir", "-p", "--", str(Path(target).parent)])
     try:
-        run_once_per_node(plan, [*on_nodes, *words])
+        run_once_per_node(plan, [*on_nodes, *arguments])
         yield (f"data.path={json.dumps(target)}",)
     finally:
         with suppress(UserError):
-            run_once_per_node(plan, [*on_nodes, "--remove", *words])
+            run_once_per_node(plan, [*on_nodes, "--remove", *arguments])
 
 
 def node_folder(value: str) -> str:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class JobPaths(NamedTuple):
-    """Where things lie, on every node.
+    """The places of a job's files on every node.
 
     `config`: CONFIG and overrides. `start`: absolute; relative paths of the config begin here.
     `folder`: of the job, from `start` on or absolute. `home`: the checkout of this repository.
@@ -65,7 +65,7 @@ def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
         _launch(run, dialect, runs),
     )
     texts = ["\n".join(section) for section in sections]
-    return "\n\n".join(text for text in texts if text) + "\n"
+    return "\n\n".join(part for part in texts if part) + "\n"
 
 
 def _head(run: Run, dialect: Scheduler) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _launch(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
     yield 'exec "$python" -m rn50.cli.entry launch --job="$folder" \\'
     if run.system.job.requeue and dialect.requeue_command:
         yield f'  --requeue "{dialect.requeue_command}" \\'
-    words = f'--runs {runs} -- "${{config[@]}}"'
+    arguments = f'--runs {runs} -- "${{config[@]}}"'
     if dialect.launcher:
-        words = f"--launcher {dialect.launcher} {words}"
-    yield f"  {words}"
+        arguments = f"--launcher {dialect.launcher} {arguments}"
+    yield f"  {arguments}"

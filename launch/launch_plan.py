@@ -58,6 +58,7 @@ class LaunchPlan:
 
     @property
     def run(self) -> Run:
+        """The config itself, without the origins of its values."""
         return self.loaded.run
 
     def job_in(self, folder: str) -> Job:

@@ -196,7 +196,7 @@ class Srun(Launcher):
         return [*tokens, "--cpu-bind=none", "--export=ALL", *job.command]
 
     def hosts(self) -> tuple[str, ...]:
-        """As Slurm has them now: without a node that it has taken from a job with --no-kill."""
+        """The nodes as Slurm has them now: without a node that it has taken from a job with --no-kill."""
         if not (job := os.environ.get("SLURM_JOB_ID")):
             return ()
         nodes = output_of("squeue", "--noheader", f"--jobs={job}", "--format=%N")
@@ -237,7 +237,7 @@ _PMI: dict[Family, tuple[str, ...]] = {
 """What srun may offer to the ranks of an MPI, the best first."""
 
 
-def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
+def pick_launcher(requested: str | None, *, in_container: bool = False) -> str:
     """The launcher asked for; else srun in a Slurm allocation, else that of the MPI which Horovod
     was linked to if any, else gloo. The Horovod of a container is taken for one with Open MPI.
     Raises UserError: what cannot start the ranks here; ImportError: there is no Horovod for them.
@@ -247,22 +247,24 @@ def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
         library = MpiLibrary("a container's", None)
     elif package_folder("horovod") is None:
         raise ImportError("No module named 'horovod'", name="horovod")
-    if wanted is None:
+    if requested is None:
         if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
         if library is None:
             return "gloo"
         name = OF_FAMILY[library.family or "openmpi"]
         return name if LAUNCHERS[name].is_installed() else "gloo"
-    if wanted not in LAUNCHERS:
-        raise UserError(f"--launcher: {', '.join(LAUNCHERS)} expected, found {wanted}")
-    launcher = LAUNCHERS[wanted]
+    if requested not in LAUNCHERS:
+        raise UserError(
+            f"--launcher: {', '.join(LAUNCHERS)} expected, found {requested}"
+        )
+    launcher = LAUNCHERS[requested]
     if not launcher.is_installed():
         expected = f"{launcher.product}'s {launcher.program} on the PATH expected"
-        raise UserError(f"--launcher {wanted}: {expected}, found none")
+        raise UserError(f"--launcher {requested}: {expected}, found none")
     if launcher.controller == "mpi" and library is None:
         raise UserError(
-            f"--launcher {wanted}: a Horovod built with MPI expected, found one without; "
+            f"--launcher {requested}: a Horovod built with MPI expected, found one without; "
             "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
         )
     family = library.family if library else None
@@ -270,26 +272,26 @@ def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
         # It would start ranks of which each is alone.
         able = [name for name in LAUNCHERS if family in LAUNCHERS[name].families]
         raise UserError(
-            f"--launcher {wanted}: one of {', '.join(able)} expected, as Horovod was linked to "
+            f"--launcher {requested}: one of {', '.join(able)} expected, as Horovod was linked to "
             f"{PRODUCTS[family]}, found {launcher.product}'s"
         )
-    return wanted
+    return requested
 
 
 def pick_pmi(family: Family | None) -> str:
     """What srun is to offer ranks of `family`, out of what `srun --mpi=list` prints."""
-    wanted = _PMI[family or "openmpi"]
+    kinds = _PMI[family or "openmpi"]
     try:
         answer = ask(["srun", "--mpi=list"])
     except NoAnswer:
-        return wanted[0]
+        return kinds[0]
     printed = answer.out + answer.err
     listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", printed, re.M)
-    return next(filter(listed.__contains__, wanted), wanted[0])
+    return next(filter(listed.__contains__, kinds), kinds[0])
 
 
 def mpi_for(launcher: str) -> MpiOnPath | None:
-    """Whose MPI the PATH's programs of `launcher` are of, where it is one of an MPI and Horovod was
+    """Say whose MPI the PATH's programs of `launcher` are of, where it is one of an MPI and Horovod was
     linked to one."""
     row = LAUNCHERS[launcher]
     library = horovods_mpi()
@@ -301,7 +303,7 @@ def mpi_for(launcher: str) -> MpiOnPath | None:
 
 
 def family_here() -> Family | None:
-    """Whose MPI Horovod was linked to, None where that is not known for sure. Where there is no
+    """The family of the MPI that Horovod was linked to, None where that is not known for sure. Where there is no
     Horovod over MPI a job is for another machine: Open MPI's."""
     library = horovods_mpi()
     return library.family if library else "openmpi"
@@ -319,9 +321,9 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
         lines = path.read_text("utf-8-sig", errors="replace").splitlines()
     hosts = []
     for number, line in enumerate(lines, 1):
-        text = re.sub(r"\s*,\s*", ",", line.partition("#")[0])
-        words = text.split()
-        names = words[0].strip(",").split(",") if words else []
+        entry = re.sub(r"\s*,\s*", ",", line.partition("#")[0])
+        fields = entry.split()
+        names = fields[0].strip(",").split(",") if fields else []
         for name in names:
             match = _HOST.fullmatch(name)
             if match is None:

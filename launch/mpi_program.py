@@ -69,8 +69,8 @@ def mpi_on_path(name: str, library: MpiLibrary) -> MpiOnPath:
     programs = [_described(path) for path in paths if path]
     first = next(iter(programs), None)
     fitting = (program for program in programs if program.starts(library))
-    known = (program for program in fitting if program.family or program == first)
-    return MpiOnPath(library, first, next(known, None))
+    identified = (program for program in fitting if program.family or program == first)
+    return MpiOnPath(library, first, next(identified, None))
 
 
 @cache
@@ -87,7 +87,7 @@ def _described(path: str) -> MpiProgram:
 
 @cache
 def _linked_version(library: MpiLibrary) -> str:
-    """As `4.1.4`; empty: it cannot be asked."""
+    """The version of MPI as `4.1.4`; empty: it cannot be asked."""
     match = re.search(r"(?:Version:?|MPI v?)\s*([\d.]+)", library_version(library.path))
     return match[1].strip(".") if match else ""
 

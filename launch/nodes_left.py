@@ -30,30 +30,31 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
     nodes that do not answer. Raises UserError: fewer are left than system.job.min_nodes."""
     run = began.run
     nodes = run.system.nodes
-    least = run.system.job.min_nodes
+    min_nodes = run.system.job.min_nodes
     hosts = LAUNCHERS[began.launcher].hosts() if nodes > 1 else ()
     if not hosts:
         return began.loaded, ()
-    if least is None:
+    if min_nodes is None:
         _wait_for(began, hosts[:nodes])
         return began.loaded, ()
     answering = _answering(began, hosts)
     if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
         return began.loaded, ()
     left = answering[:nodes]
-    of = f"{len(answering)} of {max(nodes, len(hosts))} nodes answer"
-    if len(left) < min(least, nodes):
+    summary = f"{len(answering)} of {max(nodes, len(hosts))} nodes answer"
+    if len(left) < min(min_nodes, nodes):
         raise UserError(
-            f"system.job.min_nodes: {least} expected, {of} ({', '.join(answering) or 'none'})"
+            f"system.job.min_nodes: {min_nodes} expected, {summary} "
+            f"({', '.join(answering) or 'none'})"
         )
-    say(f"{of}: going on with {', '.join(left)}")
+    say(f"{summary}: going on with {', '.join(left)}")
     batches = keep_batches(run, len(left) * run.system.ranks_per_node)
     overrides = [f"system.nodes={len(left)}", *batches]
     return load(RunFolder(out).config, overrides), left
 
 
 def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
-    """Until all `hosts` answer, at most `watchdog.start_s`: a restart within an outage is lost."""
+    """Wait until all `hosts` answer, at most `watchdog.start_s`: a restart within an outage is lost."""
     patience_s = began.run.watchdog.start_s
     until_s = time.monotonic() + patience_s
     said = None

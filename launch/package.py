@@ -74,10 +74,10 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
             if not path.is_file():
                 raise UserError(f"{run}: a run with {path.name} expected, found none")
     if len(runs) != benchmark.RUNS:
-        places = ", ".join(map(str, paths))
+        names = ", ".join(map(str, paths))
         make = f"rn50 submit CONFIG --runs {benchmark.RUNS} log.org=ORG makes them"
         raise UserError(
-            f"{places}: {benchmark.RUNS} runs expected, found {len(runs)}; {make}"
+            f"{names}: {benchmark.RUNS} runs expected, found {len(runs)}; {make}"
         )
     return runs
 
@@ -106,18 +106,20 @@ def write_package(
     page = describe_system(run, environment)
     system = system_id(run)
     with new_folder(out / org) as folder:
-        page |= {key: ask(key) for key, text in page.items() if text == UNKNOWN}
+        page |= {key: ask(key) for key, value in page.items() if value == UNKNOWN}
         results = folder / "results" / system / benchmark.BENCHMARK
         results.mkdir(parents=True)
         for number, source in enumerate(runs):
             _copy(RunFolder(source).log, results / f"result_{number}.txt")
         (folder / "systems").mkdir()
         write_json(folder / "systems" / f"{system}.json", page)
-        about = {"run": run, "page": page, "git": environment.git}
-        _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, about)
+        context = {"run": run, "page": page, "git": environment.git}
+        _write_code(
+            folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, context
+        )
     lines = _check(out / org, run.ruleset)
     messages = tuple(line for line in lines if line.startswith(("ERROR", "WARNING")))
-    missing = tuple(key for key, text in page.items() if text == UNKNOWN)
+    missing = tuple(key for key, value in page.items() if value == UNKNOWN)
     passes = any(_SUCCESS in line for line in lines)
     return Package(out / org, system, missing, passes, messages)
 
@@ -147,17 +149,17 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
             f"{RunFolder(runs[0]).log}: submission_org {org} expected (--org), found {named}; "
             "log.org=NAME sets it before a run"
         )
-    words = []
+    overrides = []
     if machine is not None:
         description = load_system(machine).description.model_dump(exclude_none=True)
-        words = [f"system.description={json.dumps(description)}"]
-    return load_recorded(RunFolder(runs[0]).config, words, keys=())
+        overrides = [f"system.description={json.dumps(description)}"]
+    return load_recorded(RunFolder(runs[0]).config, overrides, keys=())
 
 
 def _write_code(
-    folder: Path, run: Path, system: str, about: Mapping[str, object]
+    folder: Path, run: Path, system: str, context: Mapping[str, object]
 ) -> None:
-    """The program, the config of the runs, and how to repeat them. `about`: for the README."""
+    """The program, the config of the runs, and how to repeat them. `context`: for the README."""
     implementation = folder / "implementations" / _IMPLEMENTATION
     code = implementation / "code"
     code.mkdir(parents=True)
@@ -170,8 +172,8 @@ def _write_code(
         loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined
     )
     template = templates.get_template("submission_readme.md.j2")
-    text = template.render(about, config=config)
-    (implementation / "README.md").write_text(text)
+    readme = template.render(context, config=config)
+    (implementation / "README.md").write_text(readme)
 
 
 def _copy_code(source: Path, target: Path) -> None:

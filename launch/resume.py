@@ -168,7 +168,7 @@ def _cut(path: Path, size_bytes: int) -> None:
 
 
 def close_attempt(out: RunFolder) -> None:
-    """After a failure: end the log where rank 0 could not, remove half a checkpoint. Gives back
+    """End the log of a failed attempt where rank 0 could not, remove half a checkpoint. Gives back
     what was reserved on the disk, for this and for what is to be said. A folder that another driver
     has taken over is left alone."""
     if other_holder(out.lock) is not None:
@@ -189,7 +189,9 @@ def latest_interrupted(
     `with_checkpoint`: one without a checkpoint does not count, but one that has only to be
     concluded does."""
     if config is None:  # of any preset: the overrides are that one's
-        overrides = [text for text in overrides if text.startswith("system.results=")]
+        overrides = [
+            override for override in overrides if override.startswith("system.results=")
+        ]
     run = load(config or "quick", overrides).run
     parent = Path(run.system.results)
     depth = 2
@@ -197,8 +199,8 @@ def latest_interrupted(
         parent /= run.name
         depth = 1
     written_ns = {}
-    for found in find_runs(parent, depth):
-        folder = RunFolder(found.folder)
+    for entry in find_runs(parent, depth):
+        folder = RunFolder(entry.folder)
         try:
             written = checkpoints_of_run(folder.checkpoints).trusted
             if not with_checkpoint and not written and folder.was_launched:

@@ -53,7 +53,7 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
             write_file(RunFolder(out).config, loaded.to_yaml())
             yield out
         except RankFailed as error:
-            kept = results / f"{name}_failed_{out.name.rpartition('-')[2]}"
-            out.rename(kept)
-            reason = error.reason.replace(str(out), str(kept))
-            raise RankFailed(reason, kept / error.log.name) from None
+            kept_folder = results / f"{name}_failed_{out.name.rpartition('-')[2]}"
+            out.rename(kept_folder)
+            reason = error.reason.replace(str(out), str(kept_folder))
+            raise RankFailed(reason, kept_folder / error.log.name) from None

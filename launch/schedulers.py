@@ -30,8 +30,8 @@ _EARLY_S = 60
 def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
     """Has a script to ask for the ranks' GPUs, since `resource` and system.job.options do not?
     `pattern`: matches what asks for them, in the words of the submission command."""
-    words = " ".join([resource, *run.system.job.options])
-    return run.system.device == "gpu" and not re.search(pattern, words)
+    options = " ".join([resource, *run.system.job.options])
+    return run.system.device == "gpu" and not re.search(pattern, options)
 
 
 def _limit_s(run: Run) -> tuple[int, int]:

@@ -163,7 +163,7 @@ def _queue(plan: SubmissionPlan) -> str:
     """Hand the script to the scheduler; the job's id. Raises UserError: there is none; Refused,
     NotStarted: nor is there a job."""
     environment = inherited(os.environ, SCHEDULERS_COMMAND)
-    kept = f"the job may be in its queue, so its folder stays: {plan.folder}"
+    notice = f"the job may be in its queue, so its folder stays: {plan.folder}"
     try:
         answer = programs.ask(plan.command, SUBMIT_S, environment, plan.folder)
     except NotStarted:
@@ -171,7 +171,7 @@ def _queue(plan: SubmissionPlan) -> str:
     except NoAnswer as error:
         job = plan.scheduler.job_id(error.printed)
         if job is None:
-            raise UserError(f"{error}; {kept}") from None
+            raise UserError(f"{error}; {notice}") from None
         say(f"job {job} is in its queue, but {error}", to=sys.stderr)
         return job
     job = plan.scheduler.job_id(answer.out) or plan.scheduler.job_id(answer.err)
@@ -179,7 +179,7 @@ def _queue(plan: SubmissionPlan) -> str:
         raise Refused(f"{answer.ended}: {answer.said()}; --dry-run prints the script")
     said = answer.said(folder=plan.folder)
     if job is None:
-        raise UserError(f"{answer.ended}: a job's id expected, found: {said}; {kept}")
+        raise UserError(f"{answer.ended}: a job's id expected, found: {said}; {notice}")
     if answer.code:
         say(f"job {job} is in its queue, but {answer.ended}: {said}", to=sys.stderr)
     return job
@@ -277,7 +277,7 @@ def _scheduler_of(scheduler: str | None, job: str | None) -> Scheduler | None:
 
 
 class State(NamedTuple):
-    """Of a job that its scheduler has. `words`: why it has not begun, empty where nothing is said.
+    """A job as its scheduler has it. `words`: why it has not begun, empty where nothing is said.
     `can_begin`: that may pass by itself."""
 
     words: str = ""
@@ -288,18 +288,18 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     """What the scheduler says of the job in `folder`; None: it has ended. Raises UserError: the
     scheduler cannot be asked."""
     answer = _answer(scheduler, job)
-    text = answer.out + answer.err
+    printed = answer.out + answer.err
     ends = [scheduler.ended_pattern]
     # A job that goes back into its queue leaves as one does that ends.
     if not re.search(r"^#SBATCH --requeue$", read_text(JobFolder(folder).script), re.M):
         ends.append(scheduler.leaving_pattern)
-    if re.search("|".join(ends), text, re.M):
+    if re.search("|".join(ends), printed, re.M):
         return None
     if answer.code != 0:
         raise UserError(f"cannot ask {answer.program}: {answer.said()}")
     if not answer.out.strip():
         return None
-    reason = re.search(scheduler.reason_pattern, text, re.M)
+    reason = re.search(scheduler.reason_pattern, printed, re.M)
     if reason is None or reason[1] == "None":
         return State()
     end = f"end it: {scheduler.cancel(job)}"
@@ -409,5 +409,5 @@ def last_result(folder: Path) -> Result | None:
 
 
 def results_of(log: Sequence[str]) -> list[str]:
-    """Of the lines of a job's log: what each run came to."""
+    """The lines of a job's log that say what each run came to."""
     return [line for line in log if re.match(r"RESULT |rn50: error: ", line)]

@@ -176,7 +176,7 @@ def _let_save(
 
 
 def _wait_for_end(child: Popen[str], stop: StopSignals, grace_s: float) -> None:
-    """Until the launcher ends, at most for a while."""
+    """Wait until the launcher ends, at most for a while."""
     until_s = time.monotonic() + grace_s
     while child.poll() is None and time.monotonic() < until_s and not stop.forced:
         time.sleep(POLL_S)
@@ -202,8 +202,8 @@ def _remove_dead_scratch(parent: Path) -> None:
     of shared memory each. One that is being made has no lock yet."""
     for folder in parent.glob(f"{_SCRATCH}*"):
         with suppress(OSError):
-            about = folder.lstat()
-            if about.st_uid == os.getuid() and time.time() - about.st_mtime > 60:
+            status = folder.lstat()
+            if status.st_uid == os.getuid() and time.time() - status.st_mtime > 60:
                 with _locked(folder) as is_dead:
                     if is_dead:
                         shutil.rmtree(folder, ignore_errors=True)
@@ -211,7 +211,7 @@ def _remove_dead_scratch(parent: Path) -> None:
 
 @contextmanager
 def _orphans_become_children() -> Iterator[None]:
-    """So that `stop_descendants` finds ranks whose own launcher has ended; no longer than that."""
+    """Let `stop_descendants` find ranks whose own launcher has ended; no longer than that."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -297,10 +297,10 @@ class StderrLog:
             self._file.seek(0)
             self.text = self._file.read().decode(errors="replace")
 
-    def _write(self, text: str) -> None:
+    def _write(self, line: str) -> None:
         # a full disk, the end: a full pipe holds up the ranks
         with suppress(OSError, ValueError):
-            self._file.write(text.encode(errors="replace"))
+            self._file.write(line.encode(errors="replace"))
 
 
 def wait_for_launcher(
@@ -344,8 +344,8 @@ def _scratch(
             ) as folder,
             _locked(Path(folder)),
         ):
-            places = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
-            yield {**added, **dict.fromkeys(places, folder)}
+            variables = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
+            yield {**added, **dict.fromkeys(variables, folder)}
     finally:
         if watchdog is not None:
             watchdog.close()

@@ -75,11 +75,11 @@ def describe_system(run: Run, environment: Environment) -> dict[str, str]:
     gpus = environment.gpus or Driver()
     if gpus.driver:
         software.append(f"NVIDIA driver {gpus.driver}")
-    given = {
-        key.replace("on_chip", "on-chip"): text or UNKNOWN
-        for key, text in system.description.model_dump().items()
+    description = {
+        key.replace("on_chip", "on-chip"): value or UNKNOWN
+        for key, value in system.description.model_dump().items()
     }
-    page = given | {
+    page = description | {
         "submitter": run.log.org,
         "division": run.division,
         "status": benchmark.AVAILABILITY.get(run.log.status, run.log.status),

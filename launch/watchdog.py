@@ -68,7 +68,7 @@ class RankStatus:
         return self.place.phase in _JOINING or self.line.in_engine
 
     def beat(self, message: Mapping[str, Any], now_s: float) -> None:
-        """Where it is, as it says."""
+        """Note where the rank says it is."""
         place = Place(*message["place"])
         self.line = Line(*message["line"])
         self.is_started = message["is_started"]
@@ -105,7 +105,7 @@ class RankStatus:
         return self.report("; ".join([*facts, does]))
 
     def report(self, reason: str) -> Failure:
-        """As a rank itself reports a failure."""
+        """The failure as a rank itself would report it."""
         return Failure(self.rank, self.host, self.place.phase, self.place.step, reason)
 
 
@@ -279,18 +279,18 @@ class Watchdog:
         division = divide([status.identity for status in statuses])
         if not division.differ:
             return
-        usual, other = (statuses[group[0]] for group in division.groups[:2])
-        tables = (json.loads(usual.identity), json.loads(other.identity))
+        usual, odd_one = (statuses[group[0]] for group in division.groups[:2])
+        tables = (json.loads(usual.identity), json.loads(odd_one.identity))
         names = [f"rank {status.rank} on {status.host}" for status in statuses]
         form = "{} expected, found {}" if division.odd else "{} and {}"
         what = "; ".join(islice(differences(*tables, form), 4))
         reason = f"identities differ: {division.named(names, what)}"
-        failure = replace(other.report(reason), by_all=not division.odd)
+        failure = replace(odd_one.report(reason), by_all=not division.odd)
         self.failed_rank = self.failed_rank or failure
 
-    def _reply(self, status: RankStatus, text: bytes) -> None:
+    def _reply(self, status: RankStatus, line: bytes) -> None:
         try:
-            status.connection.send(text)
+            status.connection.send(line)
         except BlockingIOError:
             pass  # silence_s decides
         except OSError:

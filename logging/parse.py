@@ -76,13 +76,13 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 _SCAN = _DECODER.scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
 
 
-def _scan(text: str, start: int) -> tuple[Any, int]:
+def _scan(record: str, start: int) -> tuple[Any, int]:
     """The JSON value at `start` and its end. Raises KeyError: it is whole, but for a name that it
     has twice; StopIteration, ValueError, RecursionError as Python's decoder does."""
     try:
-        value, end = _SCAN(text, start)
+        value, end = _SCAN(record, start)
     except KeyError:
-        json.JSONDecoder().raw_decode(text, start)
+        json.JSONDecoder().raw_decode(record, start)
         raise
     return value, end
 
@@ -203,9 +203,11 @@ class _Reader:
 
     def _find_binary(self, chunk: bytes) -> None:
         """Name the line in which the first data begin that are no text."""
-        places = [place for mark in _BINARY if (place := chunk.find(mark)) != -1]
-        if places:
-            self.log.lines = self.newlines + chunk.count(b"\n", 0, min(places)) + 1
+        positions = [
+            position for mark in _BINARY if (position := chunk.find(mark)) != -1
+        ]
+        if positions:
+            self.log.lines = self.newlines + chunk.count(b"\n", 0, min(positions)) + 1
             what = "gzip, UTF-16 or other binary data, which may hold records"
             self._problem("binary", None, what, lost=False)
 
@@ -230,65 +232,65 @@ class _Reader:
         """Read what begins with a token; `closed`: something follows it. Returns whether it is a
         whole record with nothing else behind it."""
         try:
-            text = raw.decode()
+            record = raw.decode()
         except UnicodeDecodeError:
-            text = raw.decode("latin-1")  # as the official parser does
+            record = raw.decode("latin-1")  # as the official parser does
         key = None
         seconds = None
         head = len(_MLLOG_TOKEN)
         dialect = MLLOG
-        if not text.startswith(_MLLOG_TOKEN):
-            match = _MLL_RECORD.match(text)
+        if not record.startswith(_MLLOG_TOKEN):
+            match = _MLL_RECORD.match(record)
             if match is None:
-                self._odd_token(text, closed=closed)
+                self._odd_token(record, closed=closed)
                 return False
             seconds = match[1]
             key = match[2]
             head = match.end()
             dialect = MLL
-        head = len(text) - len(text[head:].lstrip(" \t"))
+        head = len(record) - len(record[head:].lstrip(" \t"))
         try:
-            content, end = _scan(text, head)
+            content, end = _scan(record, head)
         except KeyError:
             what = "a name twice in a record: which value counts?"
-            self._problem("twice", key or _salvaged_key(text), what)
+            self._problem("twice", key or _salvaged_key(record), what)
             return False
         except RecursionError:
             self._problem("type", None, "values nested too deeply")
             return False
         except (StopIteration, ValueError) as error:
-            self._torn(text, error, closed=closed)
+            self._torn(record, error, closed=closed)
             return False
         if end > _RECORD_CHARACTERS:
             what = "a record of more than 1 MB"
-            self._problem("long", key or _salvaged_key(text), what)
+            self._problem("long", key or _salvaged_key(record), what)
             return False
-        foreign = text[end:].strip()
+        foreign = record[end:].strip()
         if foreign:
             what = f"text that does not belong there after the record: {foreign[:60]!r}"
-            self._problem("trailing", key or _salvaged_key(text), what, lost=False)
+            self._problem("trailing", key or _salvaged_key(record), what, lost=False)
         self._content(content, key, seconds, dialect)
         return not foreign
 
-    def _odd_token(self, text: str, *, closed: bool) -> None:
+    def _odd_token(self, record: str, *, closed: bool) -> None:
         """A token that is not followed by one blank: the official parsers do not see a record."""
-        if not closed and _MLLOG_TOKEN.startswith(text):
+        if not closed and _MLLOG_TOKEN.startswith(record):
             self._problem("truncated", None, "the file ends inside a token")
-        elif (match := _ODD_MLLOG.match(text)) is not None:
-            key = _salvaged_key(text)
+        elif (match := _ODD_MLLOG.match(record)) is not None:
+            key = _salvaged_key(record)
             if key is None or self.keys is None or key in self.keys:
                 what = f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}'
                 self._problem("token", key, what)
-        elif text.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
+        elif record.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
             form = ":::MLL SECONDS KEY: {json}"
-            what = f'"{form}" expected, found {text[:60].rstrip()!r}'
-            lost = _LIKE_MLL_RECORD.match(text) is not None
+            what = f'"{form}" expected, found {record[:60].rstrip()!r}'
+            lost = _LIKE_MLL_RECORD.match(record) is not None
             self.forms.append(
-                Problem(self.log.lines, "form", _salvaged_key(text), what, lost)
+                Problem(self.log.lines, "form", _salvaged_key(record), what, lost)
             )
 
-    def _torn(self, text: str, error: Exception, *, closed: bool) -> None:
-        key = _salvaged_key(text)
+    def _torn(self, record: str, error: Exception, *, closed: bool) -> None:
+        key = _salvaged_key(record)
         name = f" ({key})" if key else ""
         # Other errors than of JSON: Python's limit on the digits of an integer.
         if closed or not isinstance(error, StopIteration | json.JSONDecodeError):
@@ -350,9 +352,9 @@ class _Reader:
         """Count a record, and keep it as an event where somebody reads its key."""
         self.records += 1
         odd_keys = self.log.odd_keys
-        wanted = self.keys is None or key in self.keys
+        is_read = self.keys is None or key in self.keys
         odd = PLAIN_KEY.fullmatch(key) is None and len(odd_keys) < MOST_ODD_KEYS
-        if not wanted and not odd and dialect in self.first:
+        if not is_read and not odd and dialect in self.first:
             return
         metadata = content.get("metadata")
         event = Event(
@@ -366,12 +368,12 @@ class _Reader:
         self.first.setdefault(dialect, event)
         if odd:
             odd_keys.setdefault(key, event)
-        if wanted:
+        if is_read:
             self.events[dialect].append(event)
             if sum(map(len, self.events.values())) > MOST_RECORDS:
                 what = f"more than {MOST_RECORDS:,} records of keys that are read"
-                place = f"line {event.line} has one more ({cut(key)})"
-                reason = f"{what}, which no log of one run has: {place}"
+                where = f"line {event.line} has one more ({cut(key)})"
+                reason = f"{what}, which no log of one run has: {where}"
                 raise CannotRead(self.log.path, reason)
 
     def _stamp(
@@ -405,7 +407,9 @@ class _Reader:
         if not self.first:
             records = any(problem.lost for problem in (*log.problems, *self.forms))
             raise CannotRead(log.path, self._what_else(), records=records)
-        log.dialect, other = sorted((MLLOG, MLL), key=self._weight, reverse=True)
+        log.dialect, other_dialect = sorted(
+            (MLLOG, MLL), key=self._weight, reverse=True
+        )
         if log.dialect == MLL:
             log.problems += self.forms
             log.problems.sort(key=lambda problem: problem.line)
@@ -414,8 +418,10 @@ class _Reader:
         log.events = self.events[log.dialect]
         for event in log.events:
             log.by_key.setdefault(event.key, []).append(event)
-        of_a_run = (event for event in self.events[other] if event.key in RUN_KEYS)
-        log.other_dialect = next(of_a_run, self.first.get(other))
+        of_a_run = (
+            event for event in self.events[other_dialect] if event.key in RUN_KEYS
+        )
+        log.other_dialect = next(of_a_run, self.first.get(other_dialect))
         return log
 
     def _weight(self, dialect: str) -> tuple[int, int, bool]:
@@ -448,7 +454,7 @@ class _Reader:
         return f"an MLPerf log (:::MLLOG records) expected, found {content}"
 
 
-def _salvaged_key(text: str) -> str | None:
+def _salvaged_key(record: str) -> str | None:
     """The key of a record that cannot be read, where it can be seen."""
-    match = _SALVAGED_KEY.search(text[:4000])
+    match = _SALVAGED_KEY.search(record[:4000])
     return re.sub(r"\W", "", match[1] or match[2]) or None if match else None

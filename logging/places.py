@@ -41,24 +41,24 @@ def log_folders(path: Path) -> list[Path]:
 
 def _below(path: Path) -> list[Path]:
     """The folders of logs below a folder, by their names, and the entries without logs."""
-    found = []
+    with_logs = []
     without = []
     empty = []
     for name, folders, files in os.walk(path):
         folders[:] = [each for each in folders if not each.startswith(".")]
         folder = Path(name)
         if results_in(folder):
-            found.append(folder)
+            with_logs.append(folder)
         elif job_of(folder) or any(map(_ALMOST.fullmatch, files)):
             without.append(folder)
         elif not folders and not files:
             empty.append(folder)
     # a job of ours may not have got so far
     without = [each for each in without if not JobFolder(job_of(each) or each).runs]
-    jobs = filter(None, map(job_of, (*found, *without)))
+    jobs = filter(None, map(job_of, (*with_logs, *without)))
     if not all(JobFolder(job).runs for job in jobs):
         without += empty  # where others have packages
-    below = sorted({*found, *without} - _copies(found))
+    below = sorted({*with_logs, *without} - _copies(with_logs))
     if len(below) > MOST_LOGS:
         raise UserError(
             f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}"
@@ -96,12 +96,12 @@ def no_logs(folder: Path) -> NoLogs:
     files = [path for path in sorted(folder.glob("*")) if path.is_file()]
     has_records = next((file for file in files if ":::MLL" in read_ends(file)), None)
     almost = [file.name for file in files if _ALMOST.fullmatch(file.name)]
-    found = "none"
+    reason = "none"
     if has_records:
-        found += f"; {has_records} has records: name it, or call it result_0.txt"
+        reason += f"; {has_records} has records: name it, or call it result_0.txt"
     elif almost:
-        found = f"{', '.join(almost[:5])}; they are read unpacked, as result_0.txt"
-    return NoLogs(f"{folder}: {RESULT_FILES} expected in it, found {found}")
+        reason = f"{', '.join(almost[:5])}; they are read unpacked, as result_0.txt"
+    return NoLogs(f"{folder}: {RESULT_FILES} expected in it, found {reason}")
 
 
 def results_in(folder: Path) -> list[Path]:
@@ -140,7 +140,7 @@ def is_one_run(folder: Path) -> bool:
 
 
 def config_of(folder: Path) -> Path:
-    """Where the config of the logs in `folder` is, if there is one: beside them, or in the job's
+    """The path of the config of the logs in `folder` is, if there is one: beside them, or in the job's
     folder, which may be one of `rn50 submit` or of a script written by hand."""
     config = RunFolder(folder).config
     job = job_of(folder)

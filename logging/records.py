@@ -64,8 +64,8 @@ class Next:
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        place = f"{self.folder}/config.yaml" if self.verb == LAUNCH else self.folder
-        return shlex.join(["rn50", *self.verb.split(), place, *self.options])
+        target = f"{self.folder}/config.yaml" if self.verb == LAUNCH else self.folder
+        return shlex.join(["rn50", *self.verb.split(), target, *self.options])
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Brief:
 
 @dataclass(frozen=True)
 class Driver:
-    """Of the GPUs, and what they are."""
+    """The driver of the GPUs, and what they are."""
 
     driver: str | None = None
     driver_cuda: str = ""
@@ -220,7 +220,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Commit:
-    """Of the program, and whether its files differ from it."""
+    """The commit of the program, and whether its files differ from it."""
 
     commit: str = "unknown"
     modified: bool = False
@@ -278,23 +278,23 @@ def read(path: Path, record: type[T]) -> T | None:
     return fit(record, tree, str(path)) if tree else None
 
 
-def failures_in(text: str) -> list[Failure]:
+def failures_in(printed: str) -> list[Failure]:
     """The failures among the lines that ranks have printed. One that was cut is left out."""
     failures = []
-    for match in re.finditer(rf"{_FAILURE}(.*)", text):
+    for match in re.finditer(rf"{_FAILURE}(.*)", printed):
         with suppress(ValueError, UserError):
             failures.append(fit(Failure, json.loads(match[1]), "stderr"))
     return failures
 
 
-def fit(record: type[T], tree: Any, place: str) -> T:
-    """A record of JSON's object. Raises UserError for the first key that does not fit. `place`: the
-    file's name."""
+def fit(record: type[T], tree: Any, file_name: str) -> T:
+    """A record of the JSON object in a file. Raises UserError for the first key that does not
+    fit."""
     try:
-        text = json.dumps(tree, allow_nan=False)
-        return cast(T, _adapter(record).validate_json(text, strict=True))  # type: ignore[arg-type]
+        content = json.dumps(tree, allow_nan=False)
+        return cast(T, _adapter(record).validate_json(content, strict=True))  # type: ignore[arg-type]
     except ValueError as error:
-        raise UserError(f"{place}: {_misfit(error)}") from None
+        raise UserError(f"{file_name}: {_misfit(error)}") from None
 
 
 @cache
@@ -305,7 +305,7 @@ def _adapter(record: type) -> TypeAdapter[Any]:
 
 
 def _misfit(error: Any) -> str:
-    """Of what pydantic says of an object, the first key, what was expected and what was found."""
+    """The first key that pydantic complains about, what was expected and what was found."""
     if not hasattr(error, "errors"):
         return f"JSON: {error}, found null"
     first = error.errors()[0]

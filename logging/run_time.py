@@ -81,7 +81,7 @@ class RunTime(NamedTuple):
         return samples * epochs / self.training_s
 
     def shares(self, run_s: float) -> Shares:
-        """Where a clock of `run_s` went."""
+        """The parts of a clock of `run_s`."""
         epochs = (*self.epochs, *self.unfinished)
         parts = (self.interruptions, self.saves, self.evaluations, epochs)
         counted: list[Interval] = []
@@ -93,9 +93,9 @@ class RunTime(NamedTuple):
         return Shares(*reversed(shares_s), run_s - covered[-1])  # type: ignore[call-arg]
 
     @staticmethod
-    def without(part: Interval, others: Iterable[Interval]) -> float:
+    def without(part: Interval, excluded: Iterable[Interval]) -> float:
         """Seconds an epoch of an interval, without what lies in it of some others."""
-        cut_s = covered_s(others, part.start_s, part.stop_s)
+        cut_s = covered_s(excluded, part.start_s, part.stop_s)
         return (part.duration_s - cut_s) / part.epochs
 
 

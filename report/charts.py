@@ -240,10 +240,10 @@ def draw_lines(
 
 def svg(figure: Figure, **options: Any) -> str:
     """The figure as text, byte for byte the same from the same numbers."""
-    text = io.StringIO()
+    image = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(text, format="svg", metadata=nothing, **options)
-    return text.getvalue()
+    figure.savefig(image, format="svg", metadata=nothing, **options)
+    return image.getvalue()
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -308,11 +308,11 @@ def draw_measurements(
     axes = figure.subplots(len(heights), squeeze=False, height_ratios=heights)
     for panel, unit in zip(axes[:, 0], panels, strict=True):
         contenders = panels[unit]
-        for place, values in enumerate(contenders.values()):
-            places = [place] * len(values)
+        for row, values in enumerate(contenders.values()):
+            rows = [row] * len(values)
             middle = median(values)
-            panel.plot(values, places, "o", color="C0", alpha=0.45, ms=4)
-            panel.plot(middle, place, "|", color="C1", ms=14, mew=2)
+            panel.plot(values, rows, "o", color="C0", alpha=0.45, ms=4)
+            panel.plot(middle, row, "|", color="C1", ms=14, mew=2)
         panel.set_yticks(range(len(contenders)), list(contenders))
         panel.set_ylim(len(contenders) - 0.4, -0.6)  # the first on top
         panel.set_xlabel(f"{unit} (|: median)")

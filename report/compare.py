@@ -82,10 +82,10 @@ class Column(NamedTuple):
     @property
     def places(self) -> tuple[int | None, ...]:
         """The place of each row by rising value, numbers before texts; the same for equal ones."""
-        known: set[Any] = {*self.values} - {None}
-        rising = sorted(known, key=lambda value: (isinstance(value, str), value))
-        places = {value: place for place, value in enumerate(rising)}
-        return tuple(map(places.get, self.values))
+        values: set[Any] = {*self.values} - {None}
+        rising = sorted(values, key=lambda value: (isinstance(value, str), value))
+        ranks = {value: rank for rank, value in enumerate(rising)}
+        return tuple(map(ranks.get, self.values))
 
     def ranking(self, valid: Sequence[bool]) -> Column:
         """The column with the figures of what is not valid in brackets and without a value."""
@@ -161,8 +161,8 @@ class Comparison(NamedTuple):
         shared = []
         for column in self.columns:
             if column.group != CONFIG and column not in shown:
-                known = filter(MISSING.__ne__, column.cells)
-                shared.append((column.title, next(known)))
+                cells = filter(MISSING.__ne__, column.cells)
+                shared.append((column.title, next(cells)))
         return tuple(shared)
 
     @property
@@ -187,8 +187,8 @@ class Comparison(NamedTuple):
 def letter(index: int) -> str:
     """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
     before, last = divmod(index, len(string.ascii_uppercase))
-    text = string.ascii_uppercase[last]
-    return letter(before - 1) + text if before else text
+    name = string.ascii_uppercase[last]
+    return letter(before - 1) + name if before else name
 
 
 def name_of(subject: Subject) -> str:
@@ -267,14 +267,14 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     by_key = {column.key: column for column in columns}
     if name not in by_key:
         raise _no_column("--sort", name, columns)
-    places = by_key[name].places
-    unknown = [row for row in range(count) if places[row] is None]
-    known = sorted(
+    ranks = by_key[name].places
+    unknown = [row for row in range(count) if ranks[row] is None]
+    ranked = sorted(
         set(range(count)) - set(unknown),
-        key=lambda row: places[row] or 0,
+        key=lambda row: ranks[row] or 0,
         reverse=sort.startswith("-"),
     )
-    return known + unknown
+    return ranked + unknown
 
 
 def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
@@ -445,10 +445,10 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     if not columns:
         raise _no_column("--by", key, comparison.columns)
     column = columns[0]
-    places = column.places
+    ranks = column.places
     groups: dict[int | None, list[int]] = {}
-    for row in order_of([column], column.key, len(places)):
-        groups.setdefault(places[row], []).append(row)
+    for row in order_of([column], column.key, len(ranks)):
+        groups.setdefault(ranks[row], []).append(row)
     return [_group(comparison, column.cells[rows[0]], rows) for rows in groups.values()]
 
 
@@ -495,5 +495,5 @@ def _cell(group: Group, figure: str) -> str:
     if figure not in group.spreads:
         return MISSING
     form = _OF_GROUPS[figure]
-    mean, least, most = (format(value, form) for value in group.spreads[figure])
-    return f"{mean} {FIGURES[figure].unit}".rstrip() + f" ({least} to {most})"
+    mean, lowest, highest = (format(value, form) for value in group.spreads[figure])
+    return f"{mean} {FIGURES[figure].unit}".rstrip() + f" ({lowest} to {highest})"

@@ -94,8 +94,8 @@ def _recorded_runs(path: Path, unread: list[str]) -> list[Path]:
     UserError: nothing is there."""
     require(path)
     below = list(find_runs(path, _DEPTH))
-    unread += [found.problem for found in below if found.problem]
-    runs = [found.folder for found in below if RunFolder(found.folder).metrics.exists()]
+    unread += [entry.problem for entry in below if entry.problem]
+    runs = [entry.folder for entry in below if RunFolder(entry.folder).metrics.exists()]
     return runs or [path]
 
 
@@ -133,10 +133,10 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
     numbers = {}
     for key, value in record.items():
-        known = number(value)
-        if known is None or not key.isidentifier() or key in ("step", "time_s"):
+        figure = number(value)
+        if figure is None or not key.isidentifier() or key in ("step", "time_s"):
             continue
-        numbers[key] = known
+        numbers[key] = figure
     return numbers
 
 
@@ -153,12 +153,12 @@ def to_csv(runs: Sequence[Exported]) -> str:
         if len(columns) > MOST_COLUMNS:
             expected = f"at most {MOST_COLUMNS} columns expected, found {len(columns)}"
             raise UserError(f"{RunFolder(run.folder.path).metrics}: {expected}")
-    text = io.StringIO()
-    table = csv.DictWriter(text, columns, lineterminator="\n")
+    output = io.StringIO()
+    table = csv.DictWriter(output, columns, lineterminator="\n")
     table.writeheader()
     for run in runs:
         table.writerows(_rows(run))
-    return text.getvalue()
+    return output.getvalue()
 
 
 def _rows(run: Exported) -> Iterator[dict[str, Any]]:

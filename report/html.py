@@ -50,8 +50,8 @@ def write_report(
 
     Raises UserError: nothing readable there, or the file cannot be written.
     """
-    found = read_subjects(path)
-    subjects = [subject for subject in found if subject.logs] or found
+    below = read_subjects(path)
+    subjects = [subject for subject in below if subject.logs] or below
     if len(subjects) != 1:
         raise UserError(
             f"{path}: one run or submission expected, found {len(subjects)} below it"
@@ -144,7 +144,7 @@ def render_comparison(
     columns = comparison.table
     labels = _labels(comparison, groups, by)
     subjects = comparison.subjects
-    drawn = [(label, subjects[row]) for row, label in labels.items()]
+    labelled = [(label, subjects[row]) for row, label in labels.items()]
     return _fill(
         "compare.html.j2",
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
@@ -156,7 +156,7 @@ def render_comparison(
         groups=by is not None and group_table(groups, by),
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
-        plots=page_charts(drawn, "accuracy", "training"),
+        plots=page_charts(labelled, "accuracy", "training"),
         comparison=comparison,
         notes=comparison.notes,
     )
@@ -203,9 +203,9 @@ def _digest(script: str) -> str:
     return base64.b64encode(digest).decode()
 
 
-def _breakable(text: str) -> Markup:
+def _breakable(name: str) -> Markup:
     """A long name that may break after an underscore, a dot or a slash."""
-    escaped = str(escape(show(text)))
+    escaped = str(escape(show(name)))
     return Markup(re.sub(r"([_./])", r"\1<wbr>", escaped))
 
 
@@ -306,10 +306,10 @@ def _facts(subject: Subject) -> list[Fact]:
     batch = number(runs[0].parameters.get("global_batch_size"))
     if batch is not None:
         result = subject.folder.result
-        on = "images"
+        unit = "images"
         if result and result.ranks:
-            on = f"on {result.ranks} ranks"
-        facts.append(Fact("Global batch", f"{batch:,.0f}", on))
+            unit = f"on {result.ranks} ranks"
+        facts.append(Fact("Global batch", f"{batch:,.0f}", unit))
     return facts
 
 

@@ -56,7 +56,7 @@ class NormTable(NamedTuple):
 
 
 def norm_table(folder: RunRecords) -> NormTable | None:
-    """None: the run has recorded no norms."""
+    """The norms of the last step; None: the run has recorded none."""
     last = [next(reversed(folder.records(name)), {}) for name in _QUANTITIES]
     step = number(last[0].get("step"))
     if step is None:

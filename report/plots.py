@@ -57,8 +57,8 @@ def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
         if not sections or chart.section in sections:
             draw = chart.find(subjects)
             if draw is not None:
-                drawn = page_chart(chart.title, draw)
-                plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
+                image = page_chart(chart.title, draw)
+                plots[chart.section].append(Plot(chart.title, chart.unit, image))
     return plots
 
 
@@ -91,9 +91,9 @@ def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
     for run in subject.runs:
         points = []
         for evaluation in run.evaluations:
-            at = getattr(evaluation, by)
-            if at is not None and at >= 0:
-                points.append((at, evaluation.accuracy))
+            x = getattr(evaluation, by)
+            if x is not None and x >= 0:
+                points.append((x, evaluation.accuracy))
         curves.append(sorted(points))
     return curves
 
@@ -315,10 +315,10 @@ def _pairs(records: Iterable[JsonObject], x: str, y: str) -> list[tuple[float, f
     as a chart has across."""
     points = []
     for record in records:
-        at = number(record.get(x))
+        x_value = number(record.get(x))
         value = number(record.get(y))
-        if at is None or value is None:
+        if x_value is None or value is None:
             continue
-        if max(abs(at), abs(value)) < LARGEST:
-            points.append((at, value))
+        if max(abs(x_value), abs(value)) < LARGEST:
+            points.append((x_value, value))
     return thinned(sorted(points))

@@ -48,16 +48,16 @@ def find_source(argument: str) -> CalibrationRun:
 
 
 def common_precision(
-    sources: Sequence[CalibrationRun], system: System, asked: str | None
+    sources: Sequence[CalibrationRun], system: System, requested: str | None
 ) -> str:
-    """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
-    UserError: runs of different precisions, or another one asked for."""
+    """What the runs computed in: fp16, fp32 or tf32; `requested`, or fp16, where no config says.
+    Raises UserError: runs of different precisions, or another one asked for."""
     precisions = {precision_of(source.run, system) for source in sources if source.run}
-    if asked is not None:
-        precisions.add(asked)
+    if requested is not None:
+        precisions.add(requested)
     if len(precisions) > 1:
-        words = " and ".join(sorted(precisions))
-        raise UserError(f"runs of one precision expected, found {words}")
+        names = " and ".join(sorted(precisions))
+        raise UserError(f"runs of one precision expected, found {names}")
     return next(iter(precisions), "fp16")
 
 
@@ -116,8 +116,8 @@ def _epoch_s(run: RunSummary, log: Path) -> float:
     Other programs' stamps of single epochs are too early where the engine is asynchronous.
     """
     time = run.time
-    others = (*time.evaluations, *time.saves, *time.interruptions)
-    epochs_s = [time.without(part, others) for part in time.blocks or time.epochs]
+    excluded = (*time.evaluations, *time.saves, *time.interruptions)
+    epochs_s = [time.without(part, excluded) for part in time.blocks or time.epochs]
     if not epochs_s:
         raise UserError(f"{log}: finished blocks or epochs expected, found none")
     epoch_s = median(epochs_s[1:-1] or epochs_s[-1:])

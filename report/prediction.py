@@ -225,7 +225,7 @@ def draw_overlap(answer: Prediction, axes: Axes) -> None:
     colours = _colours(answer)
     share = backward_fraction()
     ends_ms = [0.0]
-    drawn = set()
+    labelled = set()
     for name, part_s in (
         ("forward_s", step.forward_s),
         ("launch_s", (1 - share) * step.launch_s),
@@ -243,9 +243,9 @@ def draw_overlap(answer: Prediction, axes: Axes) -> None:
                 part_s * 1e3,
                 left=ends_ms[-1],
                 color=colours[name],
-                label="_" if name in drawn else _words(name),
+                label="_" if name in labelled else _words(name),
             )
-            drawn.add(name)
+            labelled.add(name)
         ends_ms.append(ends_ms[-1] + part_s * 1e3)
     begin = ends_ms[2]
     end = ends_ms[4]

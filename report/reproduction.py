@@ -57,8 +57,8 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     if not reasons:
         return repeat
     differences = show(", ".join(reasons), 400)
-    text = f"{repeat.text}; differences (here, there): {differences}"
-    return replace(repeat, text=text)
+    sentence = f"{repeat.text}; differences (here, there): {differences}"
+    return replace(repeat, text=sentence)
 
 
 def first_bit(left: Subject, right: Subject) -> Repeat:
@@ -79,10 +79,10 @@ def first_bit(left: Subject, right: Subject) -> Repeat:
     for where in shared:
         if ours[where] != theirs[where]:
             values = f"{ours[where]!r} against {theirs[where]!r}"
-            text = f"first bitwise difference: {show(where)}, {values}"
-            return Repeat(recorded, compared, text, same=False)
-    text = f"the same in every bit of {compared} losses and accuracies"
-    return Repeat(recorded, compared, text, same=True)
+            sentence = f"first bitwise difference: {show(where)}, {values}"
+            return Repeat(recorded, compared, sentence, same=False)
+    sentence = f"the same in every bit of {compared} losses and accuracies"
+    return Repeat(recorded, compared, sentence, same=True)
 
 
 def are_of_one_config(left: Subject, right: Subject) -> bool:
@@ -98,11 +98,11 @@ def are_of_one_config(left: Subject, right: Subject) -> bool:
 def without_places(config: Loaded) -> JsonObject:
     """Return the leaves of a config by dotted path, without those that change no result: where
     files lie, and what to draw where there are none."""
-    places = (*PLACES, SYNTHETIC)
+    path_keys = (*PLACES, SYNTHETIC)
     return {
         key: value
         for key, value in flatten(config.to_dict())
-        if not key.startswith(places)
+        if not key.startswith(path_keys)
     }
 
 
@@ -112,8 +112,8 @@ def _values(subject: Subject) -> dict[str, float | None]:
     for record in subject.folder.metrics:
         kind = str(record.get("kind"))
         if kind in _COMPARED:
-            words, place, value = _COMPARED[kind]
-            where = f"{words} {show(record.get(place))}"
+            label, place_key, value = _COMPARED[kind]
+            where = f"{label} {show(record.get(place_key))}"
             values[where] = number(record.get(value))
     if values or not subject.runs:
         return values

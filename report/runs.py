@@ -128,12 +128,12 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
     all_found: dict[Path, Found] = {}
     for folder in folders:
-        all_found |= {found.folder: found for found in find_runs(folder)}
+        all_found |= {entry.folder: entry for entry in find_runs(folder)}
     locks = [lock for folder in all_found for lock in RunFolder(folder).locks]
     at_work = {lock.parent for lock in held(locks)}
     rows = [
-        read_run(found, is_at_work=folder in at_work)
-        for folder, found in all_found.items()
+        read_run(entry, is_at_work=folder in at_work)
+        for folder, entry in all_found.items()
     ]
     return sorted(rows, key=lambda row: (row.started or "", row.folder), reverse=True)
 
@@ -182,10 +182,10 @@ def _entries(folder: Path) -> tuple[set[str], list[Path]]:
     return names, sorted(below)
 
 
-def read_run(found: Found, *, is_at_work: bool) -> RunRow:
+def read_run(entry: Found, *, is_at_work: bool) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
-    folder, has_run, job, problem = found
+    folder, has_run, job, problem = entry
     out = RunFolder(folder)
     problems = [problem] if problem else []
 
@@ -305,6 +305,6 @@ def _whole(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < _MOST_STEPS else None
 
 
-def _short(text: str) -> str | None:
+def _short(value: str) -> str | None:
     """A text from a file, safe to print; None: it is empty."""
-    return printable(text[:_SHOWN_CHARACTERS]) or None
+    return printable(value[:_SHOWN_CHARACTERS]) or None
