@@ -160,8 +160,8 @@ def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
 
 
 def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
-    """Rows on which files of CUDA a process has loaded, by its /proc/self/maps; none on a CPU. Those that
-    set-up linked into the folder of MXNet have to be the linked ones."""
+    """Rows on which files of CUDA a process has loaded, by its /proc/self/maps; none on a CPU.
+    Those that set-up linked into the folder of MXNet have to be the linked ones."""
     mapped = re.findall(r"^(?:\S+ +){5}(/.*)", maps, re.M)
     loaded = [Path(name) for name in sorted(set(mapped))]
     for name, stem in CUDA_LIBRARIES.items():
@@ -223,7 +223,8 @@ def _last_line(output: str) -> str:
 
 
 def _try_here(library: str, device: str) -> None:
-    """Try a library within this process: print a line of JSON a row, each as soon as it is known."""
+    """Try a library within this process: print a line of JSON a row, each as soon as it is
+    known."""
     number = None
     if device != "cpu":
         number = int(device.removeprefix("gpu"))

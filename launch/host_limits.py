@@ -98,9 +98,9 @@ SMALL_SHARED_BYTES = 16 << 20
 
 
 class Limits(NamedTuple):
-    """The limits of this machine and shell. `ulimits`: those that are set, by the letter of `ulimit` and in
-    its unit. `processes`: of a cgroup in which the kernel has refused a process or thread.
-    `shared`: /dev/shm. `variables`: of the user, which Open MPI obeys."""
+    """The limits of this machine and shell. `ulimits`: those that are set, by the letter of
+    `ulimit` and in its unit. `processes`: of a cgroup in which the kernel has refused a process or
+    thread. `shared`: /dev/shm. `variables`: of the user, which Open MPI obeys."""
 
     ulimits: Mapping[str, int]
     processes: int | None

@@ -196,7 +196,8 @@ class Srun(Launcher):
         return [*tokens, "--cpu-bind=none", "--export=ALL", *job.command]
 
     def hosts(self) -> tuple[str, ...]:
-        """The nodes as Slurm has them now: without a node that it has taken from a job with --no-kill."""
+        """The nodes as Slurm has them now: without a node that it has taken from a job with
+        --no-kill."""
         if not (job := os.environ.get("SLURM_JOB_ID")):
             return ()
         nodes = output_of("squeue", "--noheader", f"--jobs={job}", "--format=%N")
@@ -291,8 +292,8 @@ def pick_pmi(family: Family | None) -> str:
 
 
 def mpi_for(launcher: str) -> MpiOnPath | None:
-    """Say whose MPI the PATH's programs of `launcher` are of, where it is one of an MPI and Horovod was
-    linked to one."""
+    """Say whose MPI the PATH's programs of `launcher` are of, where it is one of an MPI and Horovod
+    was linked to one."""
     row = LAUNCHERS[launcher]
     library = horovods_mpi()
     if library is None or row.controller != "mpi" or row.may_start_elsewhere:
@@ -303,8 +304,8 @@ def mpi_for(launcher: str) -> MpiOnPath | None:
 
 
 def family_here() -> Family | None:
-    """The family of the MPI that Horovod was linked to, None where that is not known for sure. Where there is no
-    Horovod over MPI a job is for another machine: Open MPI's."""
+    """The family of the MPI that Horovod was linked to, None where that is not known for sure.
+    Where there is no Horovod over MPI a job is for another machine: Open MPI's."""
     library = horovods_mpi()
     return library.family if library else "openmpi"
 

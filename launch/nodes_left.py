@@ -54,7 +54,8 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
 
 
 def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
-    """Wait until all `hosts` answer, at most `watchdog.start_s`: a restart within an outage is lost."""
+    """Wait until all `hosts` answer, at most `watchdog.start_s`: a restart within an outage is
+    lost."""
     patience_s = began.run.watchdog.start_s
     until_s = time.monotonic() + patience_s
     said = None

@@ -278,8 +278,8 @@ def save_config(loaded: Loaded, out: RunFolder) -> None:
 
 
 def conclude(run: Run, out: RunFolder, options: Options) -> Result:
-    """Conclude a run whose ranks ended well: checkers, report, the RESULT line, the last line. Raises
-    UserError: the ranks left no result."""
+    """Conclude a run whose ranks ended well: checkers, report, the RESULT line, the last line.
+    Raises UserError: the ranks left no result."""
     give_back(out.path)
     check = check_run(run, out)
     result = judge(run, out, options, check)

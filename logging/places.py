@@ -140,7 +140,7 @@ def is_one_run(folder: Path) -> bool:
 
 
 def config_of(folder: Path) -> Path:
-    """The path of the config of the logs in `folder` is, if there is one: beside them, or in the job's
+    """The path of the config of the logs in `folder`, if there is one: beside them, or in the job's
     folder, which may be one of `rn50 submit` or of a script written by hand."""
     config = RunFolder(folder).config
     job = job_of(folder)
