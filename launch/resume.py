@@ -194,10 +194,10 @@ def latest_interrupted(
         ]
     run = load(config or "quick", overrides).run
     parent = Path(run.system.results)
-    depth = 2
+    depth = 3
     if config:
         parent /= run.name
-        depth = 1
+        depth = 2
     written_ns = {}
     for entry in find_runs(parent, depth):
         folder = RunFolder(entry.folder)

@@ -104,6 +104,7 @@ def a_run(folder: Path, at: int, **result: object) -> Path:
     path.write_bytes(b"no checkpoint")
     os.utime(path, (at, at))
     (folder / "config.yaml").write_text("base: smoke\n")
+    write_json(folder / "environment.json", {})
     if result:
         write_json(folder / "result.json", result)
     return folder
