@@ -45,7 +45,7 @@ _COLUMNS: dict[str, Cell] = {
     "time (s)": _time,
     "top-1": lambda row: _figure(row.eval_accuracy, ".4f"),
     "verdict": lambda row: row.verdict or "",
-    "resume": lambda row: "yes" * row.resumable,
+    "resume": lambda row: "yes" if row.resumable else "",
     "target": lambda row: _figure(row.target, "g"),
     "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
     "ranks": lambda row: _figure(row.ranks, "d"),

@@ -73,9 +73,8 @@ def _head(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield "#!/usr/bin/env bash"
     yield from dialect.directives(run)
     yield "#"
-    shape = (
-        f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
-    )
+    nodes = "1 node" if system.nodes == 1 else f"{system.nodes} nodes"
+    shape = f"{nodes} x {system.ranks_per_node} ranks"
     yield f"# {run.name}: {shape}, on {dialect.name}."
     yield "# Written by `rn50 submit`; may be edited and submitted by hand."
     yield "set -euo pipefail"

@@ -1,6 +1,7 @@
 """A file of lines that a run writes for hours, and that somebody may remove meanwhile."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Literal, TextIO
@@ -8,6 +9,8 @@ from typing import Literal, TextIO
 from ..host.atomic import write_file
 from ..host.errors import failing_as
 from ..host.reading import open_file
+
+_TAIL_BYTES = 65536
 
 
 class LineFile:
@@ -59,3 +62,13 @@ def read_end(path: Path, most_bytes: int) -> bytes:
     with open_file(path, within=path.parent) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
         return file.read(most_bytes)
+
+
+def last_stamp_unix_s(path: Path) -> float:
+    """The latest stamp near the end of a log, in seconds since 1970; 0 where there is none."""
+    try:
+        tail = read_end(path, _TAIL_BYTES)
+    except OSError:
+        return 0.0
+    stamps = re.findall(rb'"time_ms":\s*(\d{1,15})\b', tail)
+    return max(map(int, stamps), default=0) / 1000

@@ -23,7 +23,7 @@ from ..config.plan import Plan
 from ..config.schema import Run
 from ..host.reading import read_file
 from .clock import Clock, Moment, present
-from .line_file import LineFile, read_end
+from .line_file import LineFile, last_stamp_unix_s
 from .run_time import RESUMED, SAVE_START, SAVE_STOP
 
 CLOCK_JUMP = "wall_clock_jump"
@@ -34,7 +34,6 @@ DECAY_FROM = "opt_learning_rate_decay_from"
 describe one polynomial."""
 _NO_TIME = '"time_ms": 0,'
 """In a line whose time is not known yet."""
-_TAIL_BYTES = 65536
 _MOST_BYTES = 64 << 20
 """The largest log of ours that is read: 90 epochs take 100 kB."""
 
@@ -289,13 +288,3 @@ def key_of(line: bytes) -> str | None:
     with suppress(ValueError, TypeError, KeyError):
         return str(json.loads(record)["key"])
     return None
-
-
-def last_stamp_unix_s(path: Path) -> float:
-    """The latest stamp near the end of a log, in seconds since 1970; 0 where there is none."""
-    try:
-        tail = read_end(path, _TAIL_BYTES)
-    except OSError:
-        return 0.0
-    stamps = re.findall(rb'"time_ms":\s*(\d{1,15})\b', tail)
-    return max(map(int, stamps), default=0) / 1000

@@ -9,7 +9,7 @@ from ..host.atomic import in_its_folder
 from ..host.errors import UserError
 from ..host.lock import LOCK, hold
 from ..host.reading import read_file
-from . import mlperf
+from .line_file import last_stamp_unix_s
 from .metrics_read import newest_records
 from .records import Environment, Failure, Result, Submission, read
 
@@ -126,7 +126,7 @@ class RunFolder:
     def last_stamp_unix_s(self) -> float:
         """The latest stamp in the logs of the run and its attempts; 0: there is none."""
         logs = [self.log, *(attempt.interrupted_log for attempt in self.attempts)]
-        return max(map(mlperf.last_stamp_unix_s, logs))
+        return max(map(last_stamp_unix_s, logs))
 
     @property
     def last_log_point(self) -> int | None:

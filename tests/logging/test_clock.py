@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from rn50.logging.clock import Clock
+from rn50.logging.line_file import last_stamp_unix_s
 from rn50.logging.metrics import Metrics
-from rn50.logging.mlperf import MLPerfLog, close_interrupted, last_stamp_unix_s
+from rn50.logging.mlperf import MLPerfLog, close_interrupted
 from rn50.logging.parse import read_events
 from rn50.logging.timeline import Timeline
 
