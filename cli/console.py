@@ -79,8 +79,8 @@ def choices(names: Collection[str]) -> JsonObject:
         values = [value] if isinstance(value, str) else value or ()
         for name in values:
             if name not in names and not context.resilient_parsing:
-                wanted = f"--{option.name}: {', '.join(names)} expected"
-                raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
+                expected = f"--{option.name}: {', '.join(names)} expected"
+                raise UserError(f"{expected}, found {name}{nearest_name(name, names)}")
         return value
 
     return {

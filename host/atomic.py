@@ -256,12 +256,12 @@ def check_output(path: Path) -> None:
     with failing_as(f"{path}: cannot write"):
         if path.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        places = []
+        written = []
         if path.exists():
-            places.append(str(path))
+            written.append(str(path))
         if not path.exists() or _is_replaced(path):
-            places.append(f"{follow_links(path).parent}/")  # no file, by the slash
-        is_writable = all(os.access(place, os.W_OK) for place in places)
+            written.append(f"{follow_links(path).parent}/")  # no file, by the slash
+        is_writable = all(os.access(path_written, os.W_OK) for path_written in written)
         if not is_stdout(path) and not is_writable:
             raise UserError(f"{path}: cannot write: no folder or no permission")
 

@@ -109,7 +109,7 @@ TABLE = (
 def taken_away(
     environment: Mapping[str, str], started: str, nodes: int
 ) -> dict[str, str]:
-    """Whose the variables are that do not reach what is `started` on `nodes`, by name."""
+    """By name, whose the variables are that do not reach what is `started` on `nodes`, by name."""
     owners = {}
     for name, value in environment.items():
         is_setting = name.startswith(ENGINE_PREFIXES)
@@ -135,12 +135,12 @@ def inherited(
         nodes: that the run has.
     """
     gone = taken_away(environment, started, nodes)
-    kept = {name: value for name, value in environment.items() if name not in gone}
+    passed_on = {name: value for name, value in environment.items() if name not in gone}
     if environment.get("SLURM_STEP_ID"):
-        kept["SLURM_OVERLAP"] = "1"
+        passed_on["SLURM_OVERLAP"] = "1"
     if started == QUESTION:
-        kept["LC_ALL"] = "C"
-    return kept
+        passed_on["LC_ALL"] = "C"
+    return passed_on
 
 
 def not_passed_on(removed: Mapping[str, str]) -> Iterator[str]:

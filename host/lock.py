@@ -59,7 +59,7 @@ class _Sight(NamedTuple):
 @contextmanager
 def hold(
     path: Path,
-    of: Path | None = None,
+    guarded: Path | None = None,
     *,
     wait_s: float = 0.0,
     lost: Lost = lambda _: None,
@@ -68,7 +68,7 @@ def hold(
 
     Args:
         path: the lock file, in a folder that exists.
-        of: the folder that it guards, for messages; by default that in which it lies.
+        guarded: the folder that it guards, for messages; by default that in which it lies.
         wait_s: how long to wait for a holder that is alive.
         lost: called from a thread with the holder if another process has taken the lock over: this
             one was held up for so long that it counted as dead.
@@ -79,7 +79,7 @@ def hold(
     """
     over = threading.Event()
     with failing_as(f"{path}: cannot lock"):
-        _acquire(path, of or path.parent, wait_s)
+        _acquire(path, guarded or path.parent, wait_s)
     try:
         beat = threading.Thread(target=_beat, args=(path, over, lost), daemon=True)
         beat.start()
@@ -91,7 +91,7 @@ def hold(
                 path.unlink()
 
 
-def _acquire(path: Path, of: Path, wait_s: float) -> None:
+def _acquire(path: Path, guarded: Path, wait_s: float) -> None:
     begun_s = moved_s = time.monotonic()
     say_s = begun_s + 4 * BEAT_S
     seen: _Sight | None = None
@@ -101,18 +101,18 @@ def _acquire(path: Path, of: Path, wait_s: float) -> None:
         still_s = now_s - moved_s
         if sight != seen:
             if sight and seen and now_s > begun_s + wait_s:
-                raise FolderInUse(of, sight.holder)
+                raise FolderInUse(guarded, sight.holder)
             seen = sight
             moved_s = now_s
         # Three beats all the same: Lustre and Ceph take times from the clocks of their clients.
         elif still_s > STALE_S or (
             sight and still_s > 3 * BEAT_S and _is_old(path, sight)
         ):
-            _remove(path, of, sight, wait_s)
+            _remove(path, guarded, sight, wait_s)
         if sight and now_s > say_s:
             say_s = now_s + _SAY_S
             until = f"until it ends, or {path} stands still for {STALE_S:g} s"
-            line = f"{of}: waiting for {sight.holder}, {until}"
+            line = f"{guarded}: waiting for {sight.holder}, {until}"
             print(printable(line), file=sys.stderr, flush=True)
         time.sleep(_POLL_S)
 
@@ -134,7 +134,7 @@ def _create(path: Path) -> bool:
 
 
 def _look(path: Path) -> _Sight | None:
-    """Whose lock it is and when its time moved. None: there is no file."""
+    """One look: whose lock it is and when its time moved. None: there is no file."""
     content = b""
     # another user's; opened each time, as NFS asks its server only then
     with suppress(OSError):
@@ -156,11 +156,11 @@ def _is_old(path: Path, sight: _Sight) -> bool | None:
     return None
 
 
-def _remove(path: Path, of: Path, sight: _Sight | None, wait_s: float) -> None:
+def _remove(path: Path, guarded: Path, sight: _Sight | None, wait_s: float) -> None:
     """Remove the file of a dead holder. Only the holder of a lock that bears its time may: of two
     that wait, the slower would otherwise remove the lock of the faster."""
     right = path.with_name(f"{path.name}.{sight and sight.mtime_ns}")
-    _acquire(right, of, wait_s)
+    _acquire(right, guarded, wait_s)
     try:
         if _look(path) == sight:
             path.unlink(missing_ok=True)

@@ -77,13 +77,13 @@ class Answer(NamedTuple):
         return shown or "nothing"
 
 
-def _on_one_line(words: str) -> str:
+def _on_one_line(output: str) -> str:
     """Long ones are cut."""
-    return " ".join(words[: 8 * _SHOWN_CHARACTERS].split())
+    return " ".join(output[: 8 * _SHOWN_CHARACTERS].split())
 
 
 @cache
-def _keep(program: str, words: str, folder: Path | None) -> Path:
+def _keep(program: str, output: str, folder: Path | None) -> Path:
     """The file that has the words of a program; one that says them again has the same."""
     if folder is None:
         number, name = tempfile.mkstemp(".txt", f"rn50-{program}-")
@@ -91,7 +91,7 @@ def _keep(program: str, words: str, folder: Path | None) -> Path:
         path = Path(name)
     else:
         path = folder / f"{program}.txt"
-    write_file(path, words + "\n")
+    write_file(path, output + "\n")
     return path
 
 
@@ -137,8 +137,8 @@ def call(command: Sequence[str], limit_s: float, environment: Mapping[str, str])
 
 def _name(command: Sequence[str]) -> str:
     """What a program is called in messages; of Python, the module that it runs."""
-    _, *words = command
-    return words[1] if words[:1] == ["-m"] else Path(command[0]).name
+    _, *arguments = command
+    return arguments[1] if arguments[:1] == ["-m"] else Path(command[0]).name
 
 
 def start(

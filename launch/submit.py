@@ -306,8 +306,10 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     if re.search(scheduler.never_pattern, reason[0]):
         return State(f"can never begin: {reason[1]}; {end}", can_begin=False)
     if re.search(scheduler.held_pattern, reason[0]):
-        words = f"is held: {reason[1]}; let it begin: {scheduler.release(job)}; {end}"
-        return State(words, can_begin=False)
+        reason_line = (
+            f"is held: {reason[1]}; let it begin: {scheduler.release(job)}; {end}"
+        )
+        return State(reason_line, can_begin=False)
     return State(f"waits: {reason[1]}")
 
 

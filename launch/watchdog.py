@@ -390,8 +390,8 @@ class Watchdog:
         if not answers:
             facts = [f"silent for {now_s - status.last_received_s:.0f} s"]
             does = _SILENT
-        places = {(status.place, status.waits) for status in connected}
-        if answers and self._host != _HERE and len(places) == 1:  # no rank is behind
+        positions = {(status.place, status.waits) for status in connected}
+        if answers and self._host != _HERE and len(positions) == 1:  # no rank is behind
             facts = [f"as all {len(connected)} ranks: {_NETWORK}"]
         return status.found("no progress", now_s - last_step_s, does, *facts)
 

@@ -65,9 +65,9 @@ def new_figure(
     width_in: float,
     height_in: float,
     layout: Any = "constrained",
-    text: tuple[float, float] = (10, 8.33),
+    sizes_pt: tuple[float, float] = (10, 8.33),
 ) -> Figure:
-    """An empty figure in the one style; `text`: size of the text and of the legend in points."""
+    """An empty figure in the one style; `sizes_pt`: of the text and of the legend."""
     matplotlib = _matplotlib()
     from cycler import cycler
     from matplotlib.figure import Figure
@@ -83,11 +83,11 @@ def new_figure(
             "axes.spines.right": False,
             "axes.titlesize": "medium",
             "legend.frameon": False,
-            "font.size": text[0],
-            "axes.labelsize": text[0],
-            "xtick.labelsize": text[0],
-            "ytick.labelsize": text[0],
-            "legend.fontsize": text[1],
+            "font.size": sizes_pt[0],
+            "axes.labelsize": sizes_pt[0],
+            "xtick.labelsize": sizes_pt[0],
+            "ytick.labelsize": sizes_pt[0],
+            "legend.fontsize": sizes_pt[1],
             "text.color": INK,
             "axes.edgecolor": INK,
             "axes.labelcolor": INK,
@@ -123,10 +123,10 @@ def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
 
 
 def finish(
-    axes: Axes, *, legend: bool = True, below: bool = False, beside: Axes | None = None
+    axes: Axes, *, legend: bool = True, below: bool = False, right: Axes | None = None
 ) -> None:
     """Grid, ticks and legend as every panel has them. `below`: where its axes have no room for a
-    legend; `beside`: axes on the right of the same panel, which share the legend below."""
+    legend; `right`: axes on the right of the same panel, which share the legend below."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.grid(alpha=0.25)
@@ -139,11 +139,11 @@ def finish(
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
             axis.set_major_formatter(tick_text)
     handles, labels = axes.get_legend_handles_labels()
-    if beside is not None:
-        more_handles, more_labels = beside.get_legend_handles_labels()
+    if right is not None:
+        more_handles, more_labels = right.get_legend_handles_labels()
         handles += more_handles
         labels += more_labels
-    if len(labels) > MOST_WITHIN or beside is not None:
+    if len(labels) > MOST_WITHIN or right is not None:
         below = True
     if legend and below:
         axes.legend(
@@ -264,7 +264,7 @@ def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
         width_px / 72,
         height_px / 72,
         layout=None,  # it takes half as long again
-        text=(text_px, text_px),
+        sizes_pt=(text_px, text_px),
     )
     axes = figure.subplots()
     draw(axes)

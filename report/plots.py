@@ -162,8 +162,9 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     )
 
 
-def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
-    """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
+def _logged(subjects: Subjects, key: str, lowest: float | None = 0) -> Draw | None:
+    """A number of the log points by epoch, if it ever changed; `lowest`: where the y axis
+    begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
         points = _pairs(subject.folder.records("train"), "epoch", key)
@@ -171,7 +172,7 @@ def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | Non
             return [points]
         return []
 
-    return _overlaid(subjects, find, x_label="epoch", y_limits=(least, None))
+    return _overlaid(subjects, find, x_label="epoch", y_limits=(lowest, None))
 
 
 _PLANNED_POINTS = 500
@@ -297,7 +298,7 @@ CHARTS = (
         "training",
         "Training loss",
         "mean of ranks",
-        partial(_logged, key="loss", least=None),
+        partial(_logged, key="loss", lowest=None),
     ),
     Chart("norms", "Norm ratio by layer", "|w| / |g|", _norms_by_layer),
     Chart("norms", "Norm ratio by step", "|w| / |g|, over the layers", _norms_by_step),

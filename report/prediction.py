@@ -144,7 +144,7 @@ def write_plot(answer: Prediction, path: Path) -> None:
         color="C2",
         label=f"strong scaling: {job.global_batch_size:,} images in all",
     )
-    finish(time, beside=_beside(time, gpus, efficiency, "efficiency", ", %"))
+    finish(time, right=_second_line(time, gpus, efficiency, "efficiency", ", %"))
     _step_parts(points, parts)
     draw_overlap(answer, overlap)
     figure.suptitle(job.name)
@@ -163,7 +163,7 @@ def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
     step.set(title="Step and epochs", xlabel="images a GPU", ylabel="step, ms")
     step.set_ylim(bottom=0)
     epochs = [answer.epochs for answer in by_batch]
-    finish(step, beside=_beside(step, batches, epochs, "epochs"))
+    finish(step, right=_second_line(step, batches, epochs, "epochs"))
     first = answers[0].job
     figure.suptitle(f"{first.name}, {first.gpus} accelerators")
     save(figure, path)
@@ -184,7 +184,7 @@ def _time(
     axes.set(title=f"Time to train by {label}", xlabel=label, ylabel="time to train, s")
 
 
-def _beside(
+def _second_line(
     axes: Axes,
     across: Sequence[int],
     values: Sequence[float],
