@@ -130,10 +130,11 @@ def _run_job(request: Request, folder: Path | None) -> int:
     from ..launch.job import put_back, run_all
     from ..launch.job_folder import open_job
     from ..launch.run_files import new_run_folder
+    from ..logging.run_folder import JobFolder
     from .log import log_score
 
     # Whether the folder's own config may decide so much, `submit` has asked the user.
-    if folder is None or Path(request.config) != folder / "config.yaml":
+    if folder is None or Path(request.config) != JobFolder(folder).config:
         loaded = load_named(request.config, request.overrides, JOB)
         request = request._replace(loaded=loaded)
     with open_job(folder or new_run_folder(loaded.run), log=folder is not None) as job:

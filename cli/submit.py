@@ -110,7 +110,7 @@ def submit(
                 code = _wait(plan, name, job)
                 shown["exit_code"] = code
     except KeyboardInterrupt as stop:
-        log = shlex.quote(str(plan.folder / "job.log"))
+        log = shlex.quote(str(plan.files.log))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
         advice = f"see it with: tail -f {log}; cancel it with"
         raise StoppedBySignal(Ending(reason, plan.folder, advice, cancel)) from None
@@ -154,7 +154,7 @@ def _wait(plan: SubmissionPlan, scheduler: str, job: str) -> int:
     code."""
     from ..launch import submit as jobs
 
-    log = plan.folder / "job.log"
+    log = plan.files.log
     say(f"waiting; its output: tail -f {shlex.quote(str(log))}")
     code = jobs.wait(plan, job, tell=say)
     lines = []
