@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -17,7 +16,7 @@ from ..config.load import Loaded, load
 from ..config.schema import Run
 from ..host.errors import UserError
 from ..host.finding import number
-from ..host.reading import JsonObject, read_file
+from ..host.reading import JsonObject, read_object
 from ..logging.metrics_read import read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import (
@@ -92,11 +91,13 @@ class Subject(NamedTuple):
 
     @property
     def config(self) -> Run | None:
+        """The config of its runs, where one lies beside the logs."""
         loaded = self.folder.config
         return loaded.run if loaded else None
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
+        """The figures of its logs that can be read."""
         return tuple(log.figures for log in self.logs)
 
 
@@ -180,7 +181,6 @@ def read_run_records(path: Path) -> RunRecords:
     Whoever made the folder chose them: regular files in it of bounded size alone are read.
     """
     notes = []
-
     run = RunFolder(path)
 
     def read(file: Path, parse: Callable[[Path], Any], empty: Any) -> Any:
@@ -189,18 +189,12 @@ def read_run_records(path: Path) -> RunRecords:
         try:
             return parse(file)
         except (UserError, OSError, ValueError, RecursionError) as error:
-            first_line = str(error).partition("\n")[0]
+            first_line = str(error).partition("\n")[0].removeprefix(f"{file}: ")
             reason = getattr(error, "strerror", first_line) or type(error).__name__
             notes.append(f"{file.name}: left out: {show(reason, 400)}")
             return empty
 
-    def read_json(file: Path) -> JsonObject:
-        content = read_file(file, _JSON_BYTES, within=path)
-        value = json.loads(content.decode(errors="replace"))
-        if not isinstance(value, dict):
-            raise ValueError("a JSON object expected")
-        return value
-
+    read_json = partial(read_object, most_bytes=_JSON_BYTES)
     origins = read(run.origins, read_json, {})
     timeline = read(run.timeline, read_json, {})
     metrics = read(run.metrics, partial(read_metrics, within=path), ())
