@@ -113,7 +113,8 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
     if benchmark != BENCHMARK:
         return figures
     figures["time_to_train_s"] = run.time_to_train_s
-    for last in run.evaluations[-1:]:
+    if run.evaluations:
+        last = run.evaluations[-1]
         figures |= {"epochs": last.epoch, "eval_accuracy": last.accuracy}
     figures["images_per_s"] = run.images_per_s
     if run.shares is not None:

@@ -96,10 +96,12 @@ class Scheduler:
         where the scheduler has several clusters. None: there is none."""
         named = list(re.finditer(self.id_words + self.id_pattern, printed))
         alone = re.finditer(rf"^\s*{self.id_pattern}\s*$", printed, re.M)
-        for match in reversed([*alone, *named]):
-            cluster = match.groupdict().get("cluster")
-            return f"{match['id']};{cluster}" if cluster else match["id"]
-        return None
+        matches = [*alone, *named]
+        if not matches:
+            return None
+        last = matches[-1]
+        cluster = last.groupdict().get("cluster")
+        return f"{last['id']};{cluster}" if cluster else last["id"]
 
     def about(self, job: str, command: Sequence[str]) -> list[str]:
         """A command of the scheduler for a job, by its id."""

@@ -252,11 +252,11 @@ def _title(subject: Subject) -> str:
     """Return the name of the config, else the submitter and the system in the log."""
     if subject.config:
         return subject.config.name
-    for run in subject.runs[:1]:
-        names = map(run.submission.get, ("org", "platform"))
-        if title := " ".join(filter(None, names)):
-            return title
-    return name_of(subject)
+    names: tuple[str | None, ...] = ()
+    if subject.runs:
+        submission = subject.runs[0].submission
+        names = submission.get("org"), submission.get("platform")
+    return " ".join(filter(None, names)) or name_of(subject)
 
 
 _ENDED = {FAILED: "failed", ABORTED: "was aborted"}
