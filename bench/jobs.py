@@ -9,7 +9,8 @@ from typing import Any
 
 from ..config.load import Loaded
 from ..data.prepare import prepare
-from ..launch.launchers import build_job, missing_hosts
+from ..launch.hosts import missing_hosts
+from ..launch.launchers import build_job
 from ..launch.preflight import refuse
 from ..launch.run_files import scratch_folder
 from ..launch.supervisor import run_job

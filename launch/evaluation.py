@@ -23,7 +23,8 @@ from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
 from ..train.checkpoint.resume import FREE, recorded_run
 from ..train.checkpoint.state import log_position
 from ..train.communication.identity import image_set_in
-from .launchers import build_job, missing_hosts, pick_launcher
+from .hosts import missing_hosts
+from .launchers import build_job, pick_launcher
 from .preflight import refuse
 from .run_files import scratch_folder
 from .supervisor import run_job

@@ -19,7 +19,7 @@ import psutil
 
 from ..config.engines import PRODUCTS, Controller, Family
 from ..config.schema import Run
-from ..host.errors import UserError, failing_as
+from ..host.errors import UserError
 from ..host.inherited import ENGINE_PREFIXES, inherited, taken_away
 from ..host.programs import NoAnswer, ask
 from ..train.communication.mpi_library import MPICH_ABI, MpiLibrary, horovods_mpi
@@ -28,20 +28,10 @@ from ..train.process_info import RANK_VARIABLES, RankVariables
 from .engine_environment import EngineSettings, engine_environment
 from .environment_record import output_of
 from .host_limits import may_read_others
+from .hosts import allocated_hosts
 from .mpi_program import MpiOnPath, mpi_on_path
 
-HOST_FILES = (
-    "SGE_JOB_HOSTLIST",
-    "PE_HOSTFILE",
-    "PBS_NODEFILE",
-    "LSB_DJOB_HOSTFILE",
-    "RN50_HOSTS",
-)
-"""Variables that name a file whose lines begin with the host names of the allocation: Grid
-Engine's (ABCI's own first), PBS's, LSF's, and the user's where there is no scheduler."""
 HOROVODRUN = (sys.executable, "-m", "rn50.launch.horovodrun")
-_HOST = re.compile(r"([\w.-]+)(:\d+)?")
-"""Its name and slots, of which there is one a rank."""
 _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
@@ -308,53 +298,6 @@ def family_here() -> Family | None:
     Where there is no Horovod over MPI a job is for another machine: Open MPI's."""
     library = horovods_mpi()
     return library.family if library else "openmpi"
-
-
-def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The hosts of an allocation whose scheduler has no launcher of its own, each once. Raises
-    UserError: the file that should name them cannot be read."""
-    variable = next((name for name in HOST_FILES if environment.get(name)), None)
-    if variable is None:
-        # LSF's, in turn with their slots.
-        return tuple(dict.fromkeys(environment.get("LSB_MCPU_HOSTS", "").split()[::2]))
-    path = Path(environment[variable])
-    with failing_as(f"{variable}: {path}"):
-        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        entry = re.sub(r"\s*,\s*", ",", line.partition("#")[0])
-        fields = entry.split()
-        names = fields[0].strip(",").split(",") if fields else []
-        for name in names:
-            match = _HOST.fullmatch(name)
-            if match is None:
-                raise UserError(
-                    f"{variable}: {path}:{number}: a host expected, found {name}"
-                )
-            hosts.append(match[1])
-    return tuple(dict.fromkeys(hosts))
-
-
-def missing_hosts(run: Run, launcher: str) -> list[str]:
-    """Why `launcher` has too few hosts for the nodes of `run`, in a line; empty: it has enough, or
-    asks a scheduler for them."""
-    expected = run.system.nodes
-    asks = launcher == "srun" and not os.environ.get("SLURM_JOB_ID")
-    if expected == 1 or asks:
-        return []
-    hosts = allocated_hosts()
-    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
-    count = len(hosts)
-    if not hosts and nodes.isdecimal():
-        count = int(nodes)
-    if count >= expected:
-        return []
-    names = f" ({', '.join(hosts)})" if hosts else ""
-    where = ", ".join(HOST_FILES)
-    return [
-        f"system.nodes: {expected} hosts expected of a scheduler or of the file of {where}, found "
-        f"{count}{names}"
-    ]
 
 
 def _networks() -> list[str]:

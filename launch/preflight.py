@@ -23,7 +23,8 @@ from ..train.cuda.code import gpu_code, require_gpu
 from ..train.mxnet_package import distribution, library
 from .engine_environment import engine_environment
 from .host_limits import check_open_files, read_limits
-from .launchers import LAUNCHERS, family_here, missing_hosts, mpi_for
+from .hosts import missing_hosts
+from .launchers import LAUNCHERS, family_here, mpi_for
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""

@@ -64,7 +64,7 @@ _MOST_STEPS = 1 << 53
 T = TypeVar("T")
 
 
-class Found(NamedTuple):
+class RunOrJob(NamedTuple):
     """The folder of a run, or of a job that has none yet."""
 
     folder: Path
@@ -126,21 +126,21 @@ class RunRow(NamedTuple):
 
 def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
-    all_found: dict[Path, Found] = {}
+    folders_found: dict[Path, RunOrJob] = {}
     for folder in folders:
-        all_found |= {entry.folder: entry for entry in find_runs(folder)}
-    locks = [lock for folder in all_found for lock in RunFolder(folder).locks]
+        folders_found |= {entry.folder: entry for entry in find_runs(folder)}
+    locks = [lock for folder in folders_found for lock in RunFolder(folder).locks]
     at_work = {lock.parent for lock in held(locks)}
     rows = [
         read_run(entry, is_at_work=folder in at_work)
-        for folder, entry in all_found.items()
+        for folder, entry in folders_found.items()
     ]
     return sorted(rows, key=lambda row: (row.started or "", row.folder), reverse=True)
 
 
 def find_runs(
     folder: Path, depth: int = _DEPTH, job: Path | None = None
-) -> Iterator[Found]:
+) -> Iterator[RunOrJob]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
     try:
         names, below = _entries(folder)
@@ -148,14 +148,14 @@ def find_runs(
         return
     except OSError as error:
         problem = f"{folder}: cannot read: {reason_of(error)}"
-        yield Found(folder, False, job, problem)
+        yield RunOrJob(folder, False, job, problem)
         return
     is_job = any(path.name in names for path in JobFolder(folder).signs)
     if any(path.name in names for path in RunFolder(folder).signs):
         # a job's own: a run of `rn50 launch` that a job resumes
-        yield Found(folder, True, folder if is_job else job)
+        yield RunOrJob(folder, True, folder if is_job else job)
         return
-    below_found: list[Found] = []
+    below_found: list[RunOrJob] = []
     if is_job:
         for path in below:
             if _RUN_OF_A_JOB.fullmatch(path.name):
@@ -165,7 +165,7 @@ def find_runs(
         for path in below:
             below_found += find_runs(path, depth - 1)
     if is_job and not below_found:
-        below_found.append(Found(folder, False, folder))
+        below_found.append(RunOrJob(folder, False, folder))
     yield from below_found
 
 
@@ -182,7 +182,7 @@ def _entries(folder: Path) -> tuple[set[str], list[Path]]:
     return names, sorted(below)
 
 
-def read_run(entry: Found, *, is_at_work: bool) -> RunRow:
+def read_run(entry: RunOrJob, *, is_at_work: bool) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
     folder, has_run, job, problem = entry

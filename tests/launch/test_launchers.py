@@ -9,16 +9,9 @@ from rn50.config.load import load
 from rn50.launch.doctor import mpi_rows
 from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
+from rn50.launch.hosts import allocated_hosts, missing_hosts
 from rn50.launch.launch_plan import RANK, Options, plan_launch
-from rn50.launch.launchers import (
-    LAUNCHERS,
-    Job,
-    allocated_hosts,
-    build_job,
-    missing_hosts,
-    pick_launcher,
-    pick_pmi,
-)
+from rn50.launch.launchers import LAUNCHERS, Job, build_job, pick_launcher, pick_pmi
 from rn50.launch.preflight import obstacles
 from rn50.launch.run import load_for_launch
 from rn50.launch.run_files import new_run_folder
