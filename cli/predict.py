@@ -341,29 +341,23 @@ def validate(as_json: Json = False) -> None:
 
     Example: `rn50 predict validate >docs/scaling/validation.txt`
     """
-    from ..predict.validate import run_validation, text_lines
+    from ..predict import validate as validation
 
-    validation = run_validation()
+    report = validation.run_validation()
     if as_json:
-        rows = []
-        for row in validation.rows:
-            rows.append(asdict(row) | {"error": round(row.error, 5)})
-        unplaced = [figure._asdict() for figure in validation.unplaced]
-        print_json(
-            {
-                "summary": list(map(asdict, validation.summaries)),
-                "cross_validation": list(map(asdict, validation.scores)),
-                "efficiencies": list(map(asdict, validation.efficiencies)),
-                "without_machine": unplaced,
-                "rows": rows,
-            }
-        )
+        rows = [asdict(row) | {"error": row.error} for row in report.rows]
+        summaries = [summary._asdict() for summary in report.summaries]
+        print_json(report._asdict() | {"rows": rows, "summaries": summaries})
         return
-    for block in text_lines(validation):
-        if isinstance(block, str):
-            say(block)
-        else:
-            print_table(*block)
+    print_table(validation.ROW_TITLES, map(validation.row_cells, report.rows))
+    print()
+    print_table(
+        validation.SUMMARY_TITLES, map(validation.summary_cells, report.summaries)
+    )
+    print()
+    say(f"{len(report.without_machine)} published rows without a machine:")
+    titles = tuple(report.without_machine[0])
+    print_table(titles, [tuple(row.values()) for row in report.without_machine])
 
 
 @predict_app.command("calibrate")
