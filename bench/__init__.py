@@ -7,7 +7,6 @@ NAMES = (
     "allreduce",
     "startup",
     "scaling",
-    "throughput",
     "optimizer",
 )
 """The commands of `rn50 bench`, as its help lists them."""

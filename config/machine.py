@@ -339,7 +339,7 @@ class System(Section):
     references: Annotated[dict[Name, Reference], AfterValidator(_References)] = (
         _References()
     )
-    """Rates by a config's name: for `bench throughput --check` and a run's end."""
+    """Rates by a config's name: for `bench scaling --check` and a run's end."""
     description: Description = Description()
     """What rn50 submission writes of the machine (docs/submission.md)."""
 

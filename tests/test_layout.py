@@ -50,7 +50,7 @@ LAYOUT = {
     tokenize.NL,
 }
 MOST_KEYS = 255
-MOST_COMMANDS = 37
+MOST_COMMANDS = 36
 """Options are frozen: a new one replaces one."""
 FUNCTION_LINES = 60
 SMALL_MODULE_LINES = 40
