@@ -17,14 +17,7 @@ from ruamel.yaml import YAML
 from ..host.errors import COMMAND_LINE, Problem, UserError, show
 from ..host.reading import JsonObject
 from .image_set import fill_counts, forget_other_set
-from .layout import (
-    forget_same_network,
-    lay_out,
-    note_network,
-    ranks_of,
-    refuse_other_gpu,
-    says_ranks,
-)
+from .layout import lay_out, ranks_of, refuse_points_of_another, says_ranks
 from .leaves import (
     Layer,
     Leaf,
@@ -134,15 +127,13 @@ def merge(layers: Iterable[Layer]) -> Leaves:
             # where results go is no part of it
             remove(leaves, "system", keep=("system.results",))
         forget_other_set(leaves, layer)
-        refuse_other_gpu(leaves, layer)
+        refuse_points_of_another(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
-        note_network(leaves, layer)
         if says_ranks(layer):
             ranks = None
     if ranks is not None:
         lay_out(leaves, ranks)
-    forget_same_network(leaves)
     return leaves
 
 

@@ -20,7 +20,7 @@ from ruamel.yaml.nodes import MappingNode
 
 from ..host.errors import COMMAND_LINE, Problem, UserError, failing_as, show
 from ..host.reading import read_file
-from .layout import note_network, refuse_other_gpu
+from .layout import refuse_points_of_another
 from .leaves import Layer, Leaf, Leaves, Origin, put
 from .names import find_config, find_system
 from .schema import PLACES
@@ -96,10 +96,9 @@ def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
     """The layer of a machine's file and its bases."""
     leaves: Leaves = {}
     for layer in read_layers(path, chain, machine=True):
-        refuse_other_gpu(leaves, layer)
+        refuse_points_of_another(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
-        note_network(leaves, layer)
     return Layer(tuple(leaves.items()), is_machine=True)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..config.machine import Compute, Point, System
 from ..host.errors import UserError
 from .gpu import SHEET, SIGMA_FIXED, SIGMA_PER_IMAGE, SIGMA_POINT, Sheet, from_sheet
-from .hardware import Machine, as_measured, known_precisions, uses_sheet
+from .hardware import Machine, known_precisions, uses_sheet
 from .step import step_time
 
 _ROUNDS = 40
@@ -103,8 +103,8 @@ def _through_points(machine: Machine, compute: Compute) -> Machine:
 
 
 def _step_s(machine: Machine, point: Point) -> float:
-    """A point's step by `machine`, on the network where it was measured."""
-    return step_time(as_measured(machine), point.gpus, point.batch).total_s
+    """A point's step by `machine`."""
+    return step_time(machine, point.gpus, point.batch).total_s
 
 
 def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..config.machine import Compute, Performance, Point, System
 from .topology import Link, Node, Topology
@@ -50,18 +50,6 @@ class Machine:
     def compute_s(self, batch: float) -> float:
         """Forward, backward and update of one rank alone, without waiting for anybody."""
         return self.fixed_s + self.growing_s(batch)
-
-
-def as_measured(machine: Machine) -> Machine:
-    """`machine` with the network on which its points were measured, which explains them."""
-    compute: Compute | None = getattr(machine.performance, machine.precision)
-    if compute is None or compute.measured_on is None:
-        return machine
-    network = dict(compute.measured_on)
-    placed = {"ranks_per_node": network.pop("ranks_per_node")}
-    system = machine.system.model_copy(update=placed)
-    about = machine.performance.model_copy(update=network)
-    return replace(machine, system=system, performance=about)
 
 
 def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:

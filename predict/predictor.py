@@ -32,7 +32,7 @@ from ..host.errors import UserError
 from .epochs import LEVEL_SIGMAS, Epochs, epochs_to_target, evaluations, stop_epoch
 from .fit import build
 from .gpu import SIGMA_POINT, beyond_memory
-from .hardware import Machine, as_measured
+from .hardware import Machine
 from .layer_table import wire_groups
 from .step import Step, step_time
 from .train_time import Phase, TrainTime, steps_per_epoch, train_time
@@ -189,12 +189,11 @@ class Prediction:
 
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
-        measured = as_measured(self.machine)
         lines = []
         for point in self.machine.points:
             if point in self.machine.performance.other_points:
                 continue
-            modelled_s = step_time(measured, point.gpus, point.batch).total_s
+            modelled_s = step_time(self.machine, point.gpus, point.batch).total_s
             off = math.log(modelled_s / point.step_s)
             if abs(off) > 3 * SIGMA_POINT:
                 lines.append(

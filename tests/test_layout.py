@@ -49,7 +49,7 @@ LAYOUT = {
     tokenize.NEWLINE,
     tokenize.NL,
 }
-MOST_KEYS = 255
+MOST_KEYS = 195
 MOST_COMMANDS = 36
 """Options are frozen: a new one replaces one."""
 FUNCTION_LINES = 60
