@@ -29,8 +29,8 @@ RESUME = ("data.path", _ENVIRONMENT)
 RESUME_JOB = ("data.path", "system.job.")
 RUN = (*RESUME, "system.results")
 JOB = (*RESUME_JOB, "system.results")
-"""The keys that affect the machine: of commands for an image set, of a run or a job that is resumed,
-and of a new one. Job scripts alone read more of `system.job` than the environment."""
+"""The keys that affect the machine: of commands for an image set, of a run or a job that is
+resumed, and of a new one. Job scripts alone read more of `system.job` than the environment."""
 
 _PATH = re.compile(r"[\w.-]*/[\w./-]*", re.ASCII)
 
