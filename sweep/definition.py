@@ -21,24 +21,14 @@ from ..config.load import Loaded, explain, load, merge, nearest_origin
 from ..config.names import file_beside, nearest_name
 from ..config.plan import build_plan
 from ..config.recorded import load_named
-from ..config.values import (
-    Count,
-    Epoch,
-    Float,
-    Name,
-    Positive,
-    Section,
-    Seed,
-    Text,
-    Workers,
-)
+from ..config.values import Count, Epoch, Float, Name, Positive, Section, Seed, Text
 from ..config.yaml_file import read_layers
 from ..host.errors import COMMAND_LINE, Problem, UserError
 from ..host.finding import printable
 from ..host.reading import JsonObject
 
 KINDS = ("choice", "linear", "log")
-FREE_KEYS = {"config", "trials", "parallel"}
+FREE_KEYS = {"config", "trials"}
 """May differ when a sweep continues; the config itself counts, by its digest, not its name."""
 
 
@@ -149,7 +139,6 @@ class Sweep(Section):
     )
     """What makes a trial good: top-1 at its end (most), or seconds or epochs to target (least)."""
     trials: Count = 20
-    parallel: Workers = 1
     seed: Seed = 0
     sampler: Literal["tpe", "random", "grid"] = "tpe"
     prune_from: Epoch | None = None

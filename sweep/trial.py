@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..host import programs
 from ..host.errors import UserError
@@ -21,19 +20,15 @@ from ..host.reading import read_ends
 from ..logging.places import METRICS
 from ..logging.records import FAILED, RESULT, Result, read
 
-if TYPE_CHECKING:
-    from subprocess import Popen
-
 CONFIG = "config.yaml"
 OUTPUT = "output.log"
 STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
-_POLL_S = 0.05
 _LEFT_S = 600.0
 """For the trial of a killed driver to end in order, within its `limits.grace_s`."""
 
 
-def start(folder: Path) -> Popen[str]:
+def start(folder: Path) -> subprocess.Popen[str]:
     """Start the trial of `folder`/config.yaml, its output in `folder`/output.log. When this process
     is killed, it gets SIGTERM."""
     driver = str(os.getpid())
@@ -49,16 +44,13 @@ def start(folder: Path) -> Popen[str]:
         )
 
 
-def stop(*trials: Popen[str]) -> None:
-    """End trials: ask, wait, kill. Their ranks end with them."""
-    for trial in trials:
-        trial.terminate()  # its log is closed as aborted
-    until_s = time.monotonic() + STOP_S
-    while time.monotonic() < until_s and any(t.poll() is None for t in trials):
-        time.sleep(_POLL_S)
-    for trial in trials:
-        if trial.poll() is None:
-            trial.kill()
+def stop(trial: subprocess.Popen[str]) -> None:
+    """End a trial: ask, wait, kill. Its ranks end with it."""
+    trial.terminate()  # its log is closed as aborted
+    try:
+        trial.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        trial.kill()
         trial.wait()
 
 
@@ -77,9 +69,8 @@ def evaluations(folder: Path) -> list[tuple[int, float]]:
     evaluated = []
     for path in folder.glob(f"*/{METRICS}"):
         *lines, _ = path.read_bytes().split(b"\n")
-        for line in lines:
-            if b'"kind": "eval"' in line:
-                record = json.loads(line)
+        for record in map(json.loads, lines):
+            if record["kind"] == "eval":
                 evaluated.append((record["epoch"], record["accuracy"]))
     return evaluated
 
