@@ -41,6 +41,8 @@ _Place: TypeAlias = tuple[int | str, ...]
 _OF_GPUS = {"comm.groups": "single", "comm.cycle_ms": 0.1}
 """What no layer gives, where GPUs train: cuDNN's batch norm needs all multiprocessors at once, and
 waits while a sum under backward has some of them (docs/communication.md)."""
+_OF_PLANS = "NHWC"
+"""The `model.layout` that a plan of a GPU's step computes in, whatever a layer gives."""
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
     "missing": "one value more",  # in a list
@@ -113,7 +115,13 @@ def load(
     fill_counts(leaves, from_manifest=within is None)
     _fill_for_device(leaves)
     origins = {key: leaf.origin for key, leaf in leaves.items()}
-    return Loaded(_validate(leaves, str(path)), origins)
+    run = _validate(leaves, str(path))
+    is_planned = run.system.device == "gpu" and run.model.is_planned
+    if is_planned and run.model.layout != _OF_PLANS:
+        model = run.model.model_copy(update={"layout": _OF_PLANS})
+        run = run.model_copy(update={"model": model})
+        origins["model.layout"] = Origin("model.step")
+    return Loaded(run, origins)
 
 
 def merge(layers: Iterable[Layer]) -> Leaves:

@@ -471,10 +471,3 @@ class Run(Section):
     """What ends a run early."""
     log: Log = Log()
     """The MLPerf log and metrics."""
-
-    @model_validator(mode="after")
-    def _lay_out_for_a_plan(self) -> Run:
-        if self.system.device == "gpu" and self.model.is_planned:
-            model = self.model.model_copy(update={"layout": "NHWC"})
-            object.__setattr__(self, "model", model)
-        return self
