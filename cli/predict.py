@@ -345,15 +345,17 @@ def validate(as_json: Json = False) -> None:
 
     report = validation.run_validation()
     if as_json:
-        rows = [asdict(row) | {"error": row.error} for row in report.rows]
-        summaries = [summary._asdict() for summary in report.summaries]
-        print_json(report._asdict() | {"rows": rows, "summaries": summaries})
+        records = {
+            "rows": [asdict(row) | {"error": row.error} for row in report.rows],
+            "summaries": [summary._asdict() for summary in report.summaries],
+        }
+        print_json(report._asdict() | records)
         return
-    print_table(validation.ROW_TITLES, map(validation.row_cells, report.rows))
+    rows = list(map(validation.row_cells, report.rows))
+    print_table(validation.ROW_TITLES, rows)
     print()
-    print_table(
-        validation.SUMMARY_TITLES, map(validation.summary_cells, report.summaries)
-    )
+    summaries = list(map(validation.summary_cells, report.summaries))
+    print_table(validation.SUMMARY_TITLES, summaries)
     print()
     say(f"{len(report.without_machine)} published rows without a machine:")
     titles = tuple(report.without_machine[0])

@@ -109,9 +109,9 @@ def has_machine(row: dict[str, str]) -> bool:
 
 def name_of(row: dict[str, str]) -> str:
     """The name under which a row is shown."""
-    columns = ("version", "org", "table", "system", "precision", "variant")
-    if "version" in row:
-        columns = columns[:4]
+    columns = ["version", "org", "table", "system"]
+    if "table" in row:
+        columns += ["precision", "variant"]
     return " ".join(row[column] for column in columns if row.get(column))
 
 
