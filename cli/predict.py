@@ -93,7 +93,7 @@ Precision = Annotated[
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What is to be predicted: a config and overrides, or a machine and a size on it."""
 
     arguments: list[str] | None
@@ -130,36 +130,6 @@ class Asked:
         arguments = self.arguments and [*self.arguments, "batch.changes=[]"]
         job = replace(self, arguments=arguments, batch=batch).job()
         return replace(job, epochs=self.choices["epochs"])
-
-    def command(self, answer: Prediction) -> str:
-        """`rn50 predict` with the batch, groups and algorithm of `answer` written out. A config
-        takes what has a `=` over, for `rn50 launch` as well."""
-        groups = answer.job.plan.groups
-        algorithm = answer.job.plan.algorithm
-        batch = answer.phases[0].batch
-        words = ["rn50", "predict", *(self.arguments or [])]
-        epochs = self.choices["epochs"]
-        options = {}
-        if self.arguments:
-            words += [f"batch.per_rank={batch}", "batch.changes=[]"]
-            words += [f"comm.groups={groups}", f"comm.algorithm={algorithm}"]
-            epochs = answer.epochs
-        else:
-            options = {
-                "--batch-per-gpu": batch,
-                "--groups": groups,
-                "--algorithm": algorithm,
-            }
-        options |= {
-            "--epochs": epochs,
-            "--precision": self.choices["precision"],
-            "--system": self.system,
-            "--gpus": self.gpus,
-        }
-        for name, value in options.items():
-            if value is not None:
-                words += [name, str(value)]
-        return shlex.join(words)
 
     def _given(self) -> JsonObject:
         return {key: value for key, value in self.choices.items() if value is not None}
@@ -267,11 +237,11 @@ def predict(
         "precision": precision,
     }
     arguments, gpus = _sized(arguments, system, gpus, nodes)
-    asked = Asked(arguments, system, gpus, batch_per_gpu, choices)
+    request = Request(arguments, system, gpus, batch_per_gpu, choices)
     if best:
-        _predict_best(asked, plot, as_json=as_json)
+        _predict_best(request, plot, as_json=as_json)
         return
-    answer = run_predict(asked.job())
+    answer = run_predict(request.job())
     for line in answer.warnings():
         say(f"rn50: warning: {line}", to=sys.stderr)
     if as_json:
@@ -286,19 +256,33 @@ def predict(
             say(f"{plot}: drawn")
 
 
-def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
+def _predict_best(request: Request, plot: Path | None, *, as_json: bool) -> None:
     from ..report.prediction import BEST_HEADER, best_rows, write_best_plot
 
-    answers = asked.best()
+    answers = request.best()
     if as_json:
         print_json([answer.to_dict() for answer in answers])
     else:
         first = answers[0]
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
         print_table(BEST_HEADER, best_rows(answers), right=(0, 1, 4, 5, 6))
-        say(f"the first row: {asked.command(first)}")
+        settings = shlex.join(_settings_of(first, of_config=bool(request.arguments)))
+        say(f"the first row, by itself: add {settings}")
     if plot is not None:
         write_best_plot(answers, plot)
+
+
+def _settings_of(answer: Prediction, *, of_config: bool) -> list[str]:
+    """What makes the same prediction beside the words of the search, without `--best`. A config's
+    keys are for `rn50 launch` as well."""
+    plan = answer.job.plan
+    batch = answer.phases[0].batch
+    settings = [f"--batch-per-gpu={batch}"]
+    settings += [f"--groups={plan.groups}", f"--algorithm={plan.algorithm}"]
+    if of_config:
+        settings = [f"batch.per_rank={batch}", "batch.changes=[]"]
+        settings += [f"comm.groups={plan.groups}", f"comm.algorithm={plan.algorithm}"]
+    return [*settings, f"--epochs={answer.epochs:g}"]
 
 
 def _print_prediction(answer: Prediction) -> None:
