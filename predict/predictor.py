@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -212,12 +213,8 @@ class Prediction:
             "time_to_train_s": round(run.total_s, 3),
             "interval": [round(value, 3) for value in self.time_interval_s],
             "breakdown": {
-                "step_ms": {
-                    name[:-2]: round(part * 1e3, 4) for name, part in step.parts.items()
-                },
-                "run_s": {
-                    name[:-2]: round(part, 4) for name, part in run.parts.items()
-                },
+                "step_ms": _rounded(step.parts, 1e3),
+                "run_s": _rounded(run.parts),
             },
             "step_time_interval_ms": [
                 round(value * 1e3, 4) for value in self.step_interval_s
@@ -254,6 +251,14 @@ class Prediction:
             "measured": self.measured,
             "warnings": self.warnings(),
         }
+
+
+def _rounded(parts: Mapping[str, float], scale: float = 1.0) -> dict[str, float]:
+    """Parts as JSON has them, in another unit."""
+    return {
+        name.replace(" ", "_"): round(scale * seconds, 4)
+        for name, seconds in parts.items()
+    }
 
 
 def job_of_system(

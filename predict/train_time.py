@@ -46,7 +46,14 @@ class TrainTime:
 
     @property
     def parts(self) -> dict[str, float]:
-        return dict(vars(self))
+        """Seconds of each part, by its name for people."""
+        return {
+            "startup": self.startup_s,
+            "first epoch excess": self.first_epoch_excess_s,
+            "training": self.training_s,
+            "bn statistics": self.bn_statistics_s,
+            "evaluation": self.evaluation_s,
+        }
 
     @property
     def total_s(self) -> float:
