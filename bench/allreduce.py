@@ -109,8 +109,8 @@ def allreduce(
     """
     names = re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms)
     counts = parse_counts("--ranks", ranks)
-    asked = [Case(name, on_ranks) for on_ranks, name in product(counts, names)]
-    cases, refused = plan_allreduces(job, asked)
+    requested = [Case(name, on_ranks) for on_ranks, name in product(counts, names)]
+    cases, refused = plan_allreduces(job, requested)
     sizes_bytes = parse_sizes(sizes)
     seconds: dict[tuple[Case, int], list[float]] = defaultdict(list)
     for case in in_turn(cases, passes, job.track("measuring allreduces", ticks=True)):
@@ -132,25 +132,25 @@ def allreduce(
     )
 
 
-def parse_sizes(text: str) -> list[int]:
+def parse_sizes(sizes: str) -> list[int]:
     """`4k,1M,300` -> bytes."""
-    if not re.fullmatch(r"[1-9]\d{0,8}[kM]?(,[1-9]\d{0,8}[kM]?)*", text):
+    if not re.fullmatch(r"[1-9]\d{0,8}[kM]?(,[1-9]\d{0,8}[kM]?)*", sizes):
         raise UserError(
-            f"--sizes: bytes with commas expected, such as 4k,1M; found {text}"
+            f"--sizes: bytes with commas expected, such as 4k,1M; found {sizes}"
         )
-    text = text.replace("k", "000").replace("M", "000000")
-    return [int(part) for part in text.split(",")]
+    sizes = sizes.replace("k", "000").replace("M", "000000")
+    return [int(part) for part in sizes.split(",")]
 
 
 def plan_allreduces(
-    job: BenchJob, asked: Iterable[Case]
+    job: BenchJob, requested: Iterable[Case]
 ) -> tuple[dict[Case, Loaded], list[str]]:
     """The cases to measure with their configs, and why the others cannot be measured: an algorithm
     that the backend does not offer, a grid that the ranks do not form. Raises UserError: an
     algorithm that does not exist, or no case is possible."""
     possible = {}
     refused = []
-    for case in asked:
+    for case in requested:
         loaded = job.load(f"comm.algorithm={case.algorithm}", ranks=case.ranks)
         try:
             build_job(loaded.run, job.launcher, ())

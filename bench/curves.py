@@ -78,12 +78,12 @@ def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
             same pass's fewest ranks.
         run: the config that they share.
     """
-    least = next(iter(curve))
+    base = next(iter(curve))
     rows = []
     for case, rates in curve.items():
-        pairs = zip(rates, curve[least], strict=True)
+        pairs = zip(rates, curve[base], strict=True)
         speedups = [rate / of_least for rate, of_least in pairs]
-        efficiencies = [speedup * least.ranks / case.ranks for speedup in speedups]
+        efficiencies = [speedup * base.ranks / case.ranks for speedup in speedups]
         rows.append(
             {
                 "ranks": case.ranks,

@@ -212,14 +212,14 @@ def scaled(values: Sequence[float], factor: float) -> list[float]:
     return [factor * value for value in values]
 
 
-def parse_counts(option: str, text: str) -> list[int]:
+def parse_counts(option: str, numbers: str) -> list[int]:
     """`2,4` -> [2, 4]. Raises UserError: no numbers, or not rising."""
-    if re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
-        counts = list(map(int, text.split(",")))
+    if re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", numbers):
+        counts = list(map(int, numbers.split(",")))
         if counts == sorted(set(counts)):
             return counts
     raise UserError(
-        f"{option}: rising whole numbers expected, such as 2,4; found {text}"
+        f"{option}: rising whole numbers expected, such as 2,4; found {numbers}"
     )
 
 

@@ -24,11 +24,13 @@ def time_loops(out: Path, rounds: int, steps: int) -> Samples:
     with started_trainer(out) as trainer:
         next_batch = trainer.next_batch
         first = next_batch()
-        kept = first._replace(images=first.images.copy(), labels=first.labels.copy())
+        copied_batch = first._replace(
+            images=first.images.copy(), labels=first.labels.copy()
+        )
         contenders = {
             "trainer": next_steps(trainer, steps),
             "bare loop": _bare_steps(trainer, steps, next_batch),
-            "one batch": _bare_steps(trainer, steps, lambda: kept),
+            "one batch": _bare_steps(trainer, steps, lambda: copied_batch),
         }
         return alternate_on_ranks(trainer, contenders, rounds)
 

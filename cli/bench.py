@@ -116,11 +116,11 @@ def print_outcome(
         from ..report.charts import draw_measurements, save
 
         save(draw_measurements(outcome.measurements, outcome.ratios), plot)
-    words = f"measured in {clock_time(time.monotonic() - begun_s)}"
+    ending = f"measured in {clock_time(time.monotonic() - begun_s)}"
     if plot is not None:
-        words += f"; plot: {plot}"
+        ending += f"; plot: {plot}"
     with aside(as_json):
-        print(words, flush=True)
+        print(ending, flush=True)
 
 
 def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None:

@@ -145,17 +145,17 @@ class Request:
         system = load_system(name)
         if is_file(Path(name)):
             name = f"{system.name} ({Path(name).name})"
-        given = self._given()
+        choices = self._given()
         if system.performance:
             for precision in known_precisions(system.performance)[:1]:
-                given.setdefault("precision", precision)
+                choices.setdefault("precision", precision)
         if self.gpus is None or self.batch is None:
             raise UserError(
                 "--system without CONFIG needs --gpus (or --nodes) and --batch-per-gpu, or --best, "
                 "which finds the batch"
             )
         return job_of_system(
-            name, system, self.gpus, self.batch, mpi=family_here(), **given
+            name, system, self.gpus, self.batch, mpi=family_here(), **choices
         )
 
     def _of_config(self, config: str, overrides: list[str]) -> PredictedJob:
@@ -266,13 +266,13 @@ def _predict_best(request: Request, plot: Path | None, *, as_json: bool) -> None
         first = answers[0]
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
         print_table(BEST_HEADER, best_rows(answers), right=(0, 1, 4, 5, 6))
-        settings = shlex.join(_settings_of(first, of_config=bool(request.arguments)))
+        settings = shlex.join(settings_of(first, of_config=bool(request.arguments)))
         say(f"the first row, by itself: add {settings}")
     if plot is not None:
         write_best_plot(answers, plot)
 
 
-def _settings_of(answer: Prediction, *, of_config: bool) -> list[str]:
+def settings_of(answer: Prediction, *, of_config: bool) -> list[str]:
     """What makes the same prediction beside the words of the search, without `--best`. A config's
     keys are for `rn50 launch` as well."""
     plan = answer.job.plan
@@ -292,9 +292,9 @@ def _print_prediction(answer: Prediction) -> None:
     job = answer.job
     head = f"{job.name}: {job.gpus} x {answer.phases[0].batch}"
     print_table((head, "", "90 % interval", ""), summary_rows(answer))
-    place = standing(job.system.accelerator, job.gpus, answer.run.total_s)
-    if place is not None:
-        say(f"beside published runs: {place.text}")
+    rank = standing(job.system.accelerator, job.gpus, answer.run.total_s)
+    if rank is not None:
+        say(f"beside published runs: {rank.text}")
     step_ms = {name: value * 1e3 for name, value in answer.step.parts.items()}
     for title, parts, unit in (
         ("one step", step_ms, "ms"),
@@ -375,9 +375,9 @@ def calibrate(
     precision = common_precision(sources, base, precision)
     measured = [read_measurement(source) for source in sources]
     fit = fit_to(system or base.name, base, measured, precision)
-    text = system_yaml(fit.system)
+    content = system_yaml(fit.system)
     if out is not None:
-        write_output(out, text)
+        write_output(out, content)
     if as_json:
         print_json(
             {
@@ -396,7 +396,7 @@ def calibrate(
         say(_step_in_words(run))
     print(_fit_in_words(fit))
     if out is None:
-        print(text)
+        print(content)
     elif not is_stdout(out):
         say(f"{out}: written")
 

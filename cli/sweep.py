@@ -43,10 +43,10 @@ def sweep(
 
     loaded = load_sweep(definition, system)
     folder = sweep_folder(loaded)
-    words = ["rn50", "sweep", str(definition)]
+    command = ["rn50", "sweep", str(definition)]
     if system is not None:
-        words += ["--system", system]
-    again = shlex.join(words)
+        command += ["--system", system]
+    again = shlex.join(command)
     study = run_sweep(loaded, track, partial(say, to=sys.stderr), again)
     best = study.best()
     if as_json:

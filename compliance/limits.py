@@ -96,10 +96,10 @@ def submission_values(run: HasSettings) -> Violations:
     for key in benchmark.submission_keys(run.ruleset):
         for setting in list(run.settings(key))[:1]:
             value = setting.value
-            words = allowed.get(key)
-            if words is not None:
-                if value not in words:
-                    yield setting.violation(" or ".join(words))
+            allowed_values = allowed.get(key)
+            if allowed_values is not None:
+                if value not in allowed_values:
+                    yield setting.violation(" or ".join(allowed_values))
             elif not (isinstance(value, str) and value.strip()):
                 severity = only_if(value != "", POLICY)
                 yield setting.violation("a name", severity=severity)

@@ -227,8 +227,8 @@ class LoggedRun:
     @cached_property
     def end(self) -> Evaluation | None:
         """The first of them at the run's own target too, at which it should end."""
-        own = self.own_target.accuracy
-        at_target = (e for e in self.evaluations_at_target if e.accuracy >= own)
+        own_target = self.own_target.accuracy
+        at_target = (e for e in self.evaluations_at_target if e.accuracy >= own_target)
         return next(at_target, None)
 
     @cached_property
@@ -390,8 +390,8 @@ def _second_run(log: Log) -> Event | None:
         (event for key in _PREAMBLE for event in log.all(key)),
         key=lambda event: event.order,
     )
-    for key, other in (("run_start", "run_start"), ("init_start", "init_stop")):
-        first = log.first(other)
+    for key, end_key in (("run_start", "run_start"), ("init_start", "init_stop")):
+        first = log.first(end_key)
         if first is None:
             continue
         for again in log.all(key)[1:]:
@@ -402,9 +402,9 @@ def _second_run(log: Log) -> Event | None:
             )
             if ended or apart:
                 begin = stop_order if ended else first.order
-                at = bisect_right(preamble, begin, key=lambda event: event.order)
-                if at < len(preamble) and preamble[at].order < again.order:
-                    return preamble[at]
+                index = bisect_right(preamble, begin, key=lambda event: event.order)
+                if index < len(preamble) and preamble[index].order < again.order:
+                    return preamble[index]
                 if ended:
                     return again
     return None

@@ -75,8 +75,8 @@ class Loaded:
     @property
     def sha256(self) -> str:
         """Digest of the resolved tree, independent of how it was written."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
         """Each leaf as (dotted path, value, origin), in schema order."""
@@ -212,19 +212,19 @@ def explain(
         origin = nearest_origin(key, origins) or Origin(config)
         problems.append((origin, _text_of(problem, key, root)))
     problems.sort(key=lambda problem: (problem[0].source, problem[0].line or 0))
-    return [Problem(str(origin), text) for origin, text in problems]
+    return [Problem(str(origin), message) for origin, message in problems]
 
 
 def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
     """What is wrong with `key`."""
     error_type = problem["type"]
-    place = problem["loc"]
+    location = problem["loc"]
     message = problem["msg"].removeprefix("Value error, ")
     if error_type == "extra_forbidden":
-        return f"{key}: unknown key{_suggest(place, root)}"
-    if error_type == "value_error" and _section_at(place, root) is not None:
+        return f"{key}: unknown key{_suggest(location, root)}"
+    if error_type == "value_error" and _section_at(location, root) is not None:
         return f"{key}.{message}" if key else message
-    if error_type == "missing" and isinstance(place[-1], str):
+    if error_type == "missing" and isinstance(location[-1], str):
         return f"{key}: a value expected, found none"
     expected = _PLAIN.get(error_type, message.removeprefix("Input should be "))
     return f"{key}: expected {expected}, found {show(problem['input'])}"
@@ -242,19 +242,21 @@ def nearest_origin(key: str, origins: Origins) -> Origin | None:
     return None
 
 
-def _suggest(place: _Place, root: type[BaseModel]) -> str:
+def _suggest(location: _Place, root: type[BaseModel]) -> str:
     """The nearest valid keys beside an unknown one."""
-    section = _section_at(place[:-1], root)
+    section = _section_at(location[:-1], root)
     if section is None:
         return ""
     fields = section.model_fields
-    return nearest_name(str(place[-1]), fields) or f"; valid here: {', '.join(fields)}"
+    return (
+        nearest_name(str(location[-1]), fields) or f"; valid here: {', '.join(fields)}"
+    )
 
 
-def _section_at(place: _Place, root: type[BaseModel]) -> type[BaseModel] | None:
+def _section_at(location: _Place, root: type[BaseModel]) -> type[BaseModel] | None:
     """The section of the schema at a place, or None where a value stands."""
     section: type[BaseModel] | None = root
-    parts = iter(place)
+    parts = iter(location)
     for part in parts:
         if section is None or part not in section.model_fields:
             return None

@@ -198,11 +198,11 @@ def _segment(run: Run, plan: Plan, batch: Batch | BatchChange) -> Segment:
             f"batch.per_rank: {per_rank} on {active} ranks makes a global batch of "
             f"{per_rank * active}, more than the {plan.train_samples} training images"
         )
-    least = run.system.job.min_nodes
-    if run.data.shards and (plan.last_batch, active, least) != ("pad", ranks, None):
+    min_nodes = run.system.job.min_nodes
+    if run.data.shards and (plan.last_batch, active, min_nodes) != ("pad", ranks, None):
         raise UserError(
             "data.shards: node needs data.last_batch: pad, all ranks active and no "
-            f"system.job.min_nodes, found {plan.last_batch}, {active} of {ranks} and {least}"
+            f"system.job.min_nodes, found {plan.last_batch}, {active} of {ranks} and {min_nodes}"
         )
     epochs_before = batch.after_epoch if isinstance(batch, BatchChange) else 0
     step = plan.epoch_end_step(epochs_before)

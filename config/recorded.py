@@ -63,12 +63,14 @@ def load_named(
     results = Path(loaded.run.system.results)
     name = loaded.run.name
     is_trial = results.name == "trials" and re.fullmatch(r"trial_\d+", name) is not None
-    if not is_trial or any(text.startswith("system.results=") for text in overrides):
+    if not is_trial or any(
+        override.startswith("system.results=") for override in overrides
+    ):
         return loaded
-    beside = [f"system.results={json.dumps(str(results.parent.parent))}"]
-    if not any(text.startswith("name=") for text in overrides):
-        beside.append(f"name={results.parent.name}_{name}")
-    return load_recorded(Path(config), [*overrides, *beside], keys)
+    moved = [f"system.results={json.dumps(str(results.parent.parent))}"]
+    if not any(override.startswith("name=") for override in overrides):
+        moved.append(f"name={results.parent.name}_{name}")
+    return load_recorded(Path(config), [*overrides, *moved], keys)
 
 
 def words_to_repeat(

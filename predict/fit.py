@@ -29,22 +29,26 @@ def build(
     """The model of a system: from the data sheet, refined by points; without a data sheet the
     constants with which a step passes through the points. Raises UserError: no performance section,
     or none for the precision."""
-    about = system.performance
-    if about is None:
+    performance = system.performance
+    if performance is None:
         raise UserError(
             f"{name}: a performance section in its YAML expected, found none: fit one to ImageNet "
             "runs on it (`rn50 predict calibrate RUN... --out mine.yaml`, then `--system "
             "mine.yaml`), or name a described machine (`--system dgxa100`)"
         )
-    compute: Compute | None = getattr(about, precision, None)
-    if uses_sheet(about, precision):
-        fixed_s, per_image_s = from_sheet(about, sheet)
-        machine = Machine(name, system, about, precision, fixed_s, per_image_s)
+    compute: Compute | None = getattr(performance, precision, None)
+    if uses_sheet(performance, precision):
+        fixed_s, per_image_s = from_sheet(performance, sheet)
+        machine = Machine(name, system, performance, precision, fixed_s, per_image_s)
         return _refined(machine, compute.points if compute else ())
     if compute is None:
-        known = ", ".join(known_precisions(about))
-        raise UserError(f"{name}: precision one of {known} expected, found {precision}")
-    machine = Machine(name, system, about, precision, fixed_s=0.0, per_image_s=1.0)
+        precisions = ", ".join(known_precisions(performance))
+        raise UserError(
+            f"{name}: precision one of {precisions} expected, found {precision}"
+        )
+    machine = Machine(
+        name, system, performance, precision, fixed_s=0.0, per_image_s=1.0
+    )
     return _through_points(machine, compute)
 
 

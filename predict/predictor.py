@@ -374,10 +374,10 @@ NETWORK = {
 def check_network(run: Run, source: str) -> None:
     """Raises UserError, named by `source`, where `run` trains no ResNet-50 v1.5 at 224 px."""
     others = []
-    for key, wanted in NETWORK.items():
+    for key, expected in NETWORK.items():
         value = attrgetter(key)(run)
-        if value != wanted:
-            others.append(f"{key} {value} (not {wanted})")
+        if value != expected:
+            others.append(f"{key} {value} (not {expected})")
     if others:
         raise UserError(
             f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(others)}"
@@ -403,8 +403,12 @@ def precision_of(run: Run, system: System) -> str:
     """How `system` computes the config's dtype: float32 is TF32 by default from Ampere on."""
     if run.model.dtype != "float32":
         return "fp16"
-    about = system.performance
-    if about is not None and about.fp32 is None and about.tf32 is not None:
+    performance = system.performance
+    if (
+        performance is not None
+        and performance.fp32 is None
+        and performance.tf32 is not None
+    ):
         return "tf32"
     return "fp32"
 
@@ -415,13 +419,13 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
     if machine is None:
         machine = build(job.name, job.system, job.precision)
     step = job.step(machine, job.batch)
-    known = _epochs_needed(job)
+    needed = _epochs_needed(job)
     epochs = job.epochs
     if epochs is None:
-        epochs = float(stop_epoch(known.expected, job.period, job.offset))
+        epochs = float(stop_epoch(needed.expected, job.period, job.offset))
         if epochs > MOST_EPOCHS:
             raise UserError(
-                f"eval.period: an evaluation after {known.expected:g} to {MOST_EPOCHS:,} epochs "
+                f"eval.period: an evaluation after {needed.expected:g} to {MOST_EPOCHS:,} epochs "
                 f"expected, found the first after {epochs:g}"
             )
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
@@ -443,11 +447,11 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         phases=phases,
         run=run,
         epochs=epochs,
-        epochs_needed=known.expected,
-        epochs_interval=(known.low, known.high),
+        epochs_needed=needed.expected,
+        epochs_interval=(needed.low, needed.high),
         evaluations=evals,
         step_interval_s=(step.total_s / spread, step.total_s * spread),
-        time_interval_s=_time_interval_s(run, sigma, known, run.training_s / epochs),
+        time_interval_s=_time_interval_s(run, sigma, needed, run.training_s / epochs),
     )
 
 

@@ -122,9 +122,9 @@ class Driver:
                 active = self._begin(trial)
                 if active is not None:
                     self._watch(active, stop_signals)
-                asked = len(self._study.trials)
-                ended = asked - len(self._study.running)
-                self._progress(ended, max(self._sweep.wanted_trials, asked))
+                begun = len(self._study.trials)
+                ended = begun - len(self._study.running)
+                self._progress(ended, max(self._sweep.wanted_trials, begun))
 
     def _next(self) -> FrozenTrial | None:
         """A trial of an earlier driver, which is run again before new ones."""

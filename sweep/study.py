@@ -132,8 +132,8 @@ class Study:
     def ask(self) -> FrozenTrial:
         """The next trial with its values."""
         self.optuna.sampler = _make_sampler(self._sweep, len(self.trials))
-        asked = self.optuna.ask(fixed_distributions=self._distributions)
-        return self.optuna.get_trials()[asked.number]
+        trial = self.optuna.ask(fixed_distributions=self._distributions)
+        return self.optuna.get_trials()[trial.number]
 
     def report(self, number: int, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
@@ -214,10 +214,10 @@ def _is_record(line: bytes, *, is_first: bool) -> bool:
     return type(operation) is int and not makes_study
 
 
-def _no_journal(journal: Path, found: str) -> UserError:
+def _no_journal(journal: Path, content: str) -> UserError:
     return UserError(
         f"{journal}: Optuna's journal expected, of this sweep and of at most {_MOST_RECORDS:,} "
-        f"records, found {found[:300]}; give the sweep another name, or move the file away"
+        f"records, found {content[:300]}; give the sweep another name, or move the file away"
     )
 
 

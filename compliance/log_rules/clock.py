@@ -59,11 +59,11 @@ def _init_times(run: LoggedRun) -> Iterator[tuple[float, Event]]:
     if not begins:
         return
     earliest_ms = begins[0].time_ms
-    at = 0
+    index = 0
     for stop in run.all("init_stop"):
-        while at < len(begins) and begins[at].order < stop.order:
-            earliest_ms = min(earliest_ms, begins[at].time_ms)
-            at += 1
+        while index < len(begins) and begins[index].order < stop.order:
+            earliest_ms = min(earliest_ms, begins[index].time_ms)
+            index += 1
         yield stop.time_ms - earliest_ms, stop
 
 
@@ -216,13 +216,13 @@ def resumed(run: LoggedRun) -> Violations:
     """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
         actual = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
-        known = [
+        ranks = [
             f"{name} {shown(event.metadata[name])}"
             for name in ("ranks_before", "ranks")
             if name in event.metadata
         ]
-        if known:
-            actual += f" ({', '.join(known)})"
+        if ranks:
+            actual += f" ({', '.join(ranks)})"
         yield against(
             "interrupted and", actual, "an uninterrupted run", line=event.line
         )

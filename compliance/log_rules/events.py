@@ -188,15 +188,15 @@ def _late(run: LoggedRun, key: str, end: Event, expected: str) -> Violations:
 )
 def epoch_events(run: LoggedRun) -> Violations:
     """Blocks or epochs start and stop; evaluations lie between their own or block events."""
-    for key, other in (
+    for key, alternative in (
         ("block_start", "epoch_start"),
         ("block_stop", "epoch_stop"),
         ("eval_start", "block_start"),
         ("eval_stop", "block_stop"),
     ):
-        if run.absent(other):
-            why = f", and no {other}"
-            yield from missing(run, [key], f"{key} or {other}", why=why)
+        if run.absent(alternative):
+            why = f", and no {alternative}"
+            yield from missing(run, [key], f"{key} or {alternative}", why=why)
 
 
 _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
@@ -219,19 +219,19 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
 def epoch_metadata(run: LoggedRun) -> Violations:
     """Epoch and evaluation events carry their epoch; blocks start after run_start and have a count
     of epochs above 0."""
-    other = _OTHER_COUNT.get(run.ruleset)
+    other_count = _OTHER_COUNT.get(run.ruleset)
     blocks = run.all("block_start")
     early = [_too_early(block) for block in blocks if _before_run_start(run, block)]
-    problems = [_block_problem(block, other) for block in blocks]
+    problems = [_block_problem(block, other_count) for block in blocks]
     yield from early[:1]
     yield from list(filter(None, problems))[:1]
     for key, name, alternative in (
-        ("block_stop", "first_epoch_num", other),
+        ("block_stop", "first_epoch_num", other_count),
         ("epoch_start", "epoch_num", None),
         ("epoch_stop", "epoch_num", None),
-        ("eval_start", "epoch_num", other),
-        ("eval_stop", "epoch_num", other),
-        ("eval_accuracy", "epoch_num", None if run.division else other),
+        ("eval_start", "epoch_num", other_count),
+        ("eval_stop", "epoch_num", other_count),
+        ("eval_accuracy", "epoch_num", None if run.division else other_count),
     ):
         for event in run.all(key):
             if not {name, alternative} & event.metadata.keys():
@@ -239,19 +239,19 @@ def epoch_metadata(run: LoggedRun) -> Violations:
                 break
 
 
-def _block_problem(event: Event, other: str | None) -> Finding | None:
+def _block_problem(event: Event, other_count: str | None) -> Finding | None:
     metadata = event.metadata
     name = "epoch_count"
     expected = "above 0"
-    if name not in metadata and other in metadata:
-        name = str(other)
+    if name not in metadata and other_count in metadata:
+        name = str(other_count)
         expected = "0 or more"
     elif absent := [
         key for key in ("epoch_count", "first_epoch_num") if key not in metadata
     ]:
         return _without(event, absent[0])
     count = number(metadata[name])
-    if count is not None and (count > 0 or (count == 0 and name == other)):
+    if count is not None and (count > 0 or (count == 0 and name == other_count)):
         return None
     return against(event, f"has {name} {shown(metadata[name])}", expected)
 

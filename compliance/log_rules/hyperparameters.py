@@ -105,12 +105,12 @@ def weights_named(run: LoggedRun) -> Violations:
         return
     tensors = [event.metadata.get("tensor") for event in events]
     names = Counter(name if isinstance(name, str) else shown(name) for name in tensors)
-    wanted = Counter(benchmark.weight_names())
-    wrong = sorted((names - wanted) + (wanted - names))
+    reference = Counter(benchmark.weight_names())
+    wrong = sorted((names - reference) + (reference - names))
     if wrong:
         actual = f"names other tensors than the reference: {len(wrong)} are missing, unknown or"
         actual += f" there twice, such as {shown(wrong[0])}"
-        expected = f"its {len(wanted)} names, once each"
+        expected = f"its {len(reference)} names, once each"
         yield against("weights_initialization", actual, expected, line=events[0].line)
 
 

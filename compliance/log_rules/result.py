@@ -114,10 +114,10 @@ def target_on_the_clock(run: LoggedRun) -> Violations:
     outside = [e for e in run.evaluations if reaches_target(e.accuracy)]
     if not outside or run.start is None or run.stop is None:
         return
-    place = f"before {run.start.place}"
+    side = f"before {run.start.place}"
     if outside[0].order > run.stop.order:
-        place = f"after {run.stop.place}"
-    yield _off_the_clock(outside[0], f"is logged {place}")
+        side = f"after {run.stop.place}"
+    yield _off_the_clock(outside[0], f"is logged {side}")
 
 
 @rule(
@@ -160,9 +160,11 @@ def success(run: LoggedRun) -> Violations:
     for event in run.all("run_stop"):
         status = event.metadata.get("status", "success")
         if status != "success":
-            text = printable(status)[:40] if isinstance(status, str) else shown(status)
-            hint = "it must be lower case" if text.lower() == "success" else ""
-            yield against(event, f"says {text}", "success", hint)
+            status_text = (
+                printable(status)[:40] if isinstance(status, str) else shown(status)
+            )
+            hint = "it must be lower case" if status_text.lower() == "success" else ""
+            yield against(event, f"says {status_text}", "success", hint)
             return
 
 
@@ -346,8 +348,8 @@ def likely_accuracies(run: LoggedRun) -> Violations:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
     evaluations = _fractions(run)
     accuracies = [evaluation.accuracy for evaluation in evaluations]
-    for at, evaluation in enumerate(evaluations[:-2]):
-        if len(set(accuracies[at : at + 3])) == 1:
+    for index, evaluation in enumerate(evaluations[:-2]):
+        if len(set(accuracies[index : index + 3])) == 1:
             actual = f"{plain(evaluation.accuracy)} three times in a row"
             expected = "ones that differ"
             yield against("accuracies:", actual, expected, line=evaluation.line)
