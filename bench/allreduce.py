@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.load import Loaded, load
 from ..host.errors import UserError
@@ -20,10 +20,7 @@ from .harness import (
     Outcome,
     Samples,
     alternate,
-    bench,
-    count,
     in_turn,
-    option,
     parse_counts,
     ranks_text,
     repeated,
@@ -86,27 +83,10 @@ class Case(NamedTuple):
         return f"{self.algorithm} on {ranks_text(self.ranks)}"
 
 
-@bench("allreduce", config="smoke")
-def allreduce(
-    job: BenchJob,
-    *,
-    ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
-    sizes: Annotated[
-        str, option("Message sizes; k and M are powers of 1000.")
-    ] = "4k,64k,1M,25M",
-    algorithms: Annotated[
-        str, option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
-    ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
-    rounds: Annotated[int, count("Measurements of each size in a pass.")] = 5,
-    passes: Annotated[int, count("Passes over all algorithms in turn.")] = 2,
+def measure(
+    job: BenchJob, *, ranks: str, sizes: str, algorithms: str, rounds: int, passes: int
 ) -> Outcome:
-    """Allreduce over size x algorithm x ranks: time and bandwidth.
-
-    As training calls it, with Horovod's negotiation. Under `tests/lab/netlab.sh run` the ranks are
-    on emulated hosts.
-
-    Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
-    """
+    """Allreduce over size x algorithm x ranks: time and bandwidth."""
     names = re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms)
     counts = parse_counts("--ranks", ranks)
     requested = [Case(name, on_ranks) for on_ranks, name in product(counts, names)]

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -22,7 +22,7 @@ from ..config.names import nearest_name
 from ..host.atomic import check_output, write_file
 from ..host.errors import UserError, failing_as
 from .curves import Case, Timing, measure_curves
-from .harness import BenchJob, Outcome, bench, count, option, parse_counts
+from .harness import BenchJob, Outcome, parse_counts
 
 _WHOLE = (
     "model.width=64",
@@ -46,47 +46,19 @@ _PLAIN = (
 )
 
 
-@bench("scaling", config="quick")
-def scaling(
+def measure(
     job: BenchJob,
     *,
-    models: Annotated[
-        str | None,
-        option("alexnet, googlenet, resnet50; default: the config's network."),
-    ] = None,
-    ranks: Annotated[str, option("Rank counts on this machine.")] = "1,2",
-    batch: Annotated[
-        str | None, option("Images of a rank in a step; default: the config's.")
-    ] = None,
-    passes: Annotated[int, count("Jobs of each case, in turn.")] = 2,
-    rounds: Annotated[int, count("Rounds of a job, after one that warms up.")] = 3,
-    steps: Annotated[int, count("Steps of a round.")] = 10,
-    save: Annotated[
-        Path | None,
-        option(
-            "Write the rate, on the config's own ranks and batch, into this machine's YAML."
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        option(
-            "Compare this rate with the machine's `references`; exit 1 if it is lower."
-        ),
-    ] = False,
+    models: str | None = None,
+    ranks: str = "1,2",
+    batch: str | None = None,
+    passes: int = 2,
+    rounds: int = 3,
+    steps: int = 10,
+    save: Path | None = None,
+    check: bool = False,
 ) -> Outcome:
-    """Networks x batches x ranks without a data set: images/s, seconds an epoch, efficiency.
-
-    The trainer's loop, gradient reduction and update on one random batch for each rank, which is on
-    the device from the start: `data.classes` and `data.crop_px` may be any. Weak: a rank has
-    `--batch` images; strong: all ranks together have as many at each count. Efficiency is against
-    the fewest ranks; s/epoch is of ImageNet.
-
-    Example: `rn50 bench scaling quick --ranks 1 --batch 32,64 --plot throughput.svg`
-
-    Example: `rn50 bench scaling cpu_small --models alexnet,resnet50 --ranks 1,2,4`
-
-    Example: `rn50 bench scaling quick --system mine.yaml --check`
-    """
+    """Networks x batches x ranks without a data set: images/s, seconds an epoch, efficiency."""
     timing = Timing(passes, rounds, steps)
     if save is not None or check:
         return _against_reference(job, save, timing, check=check)

@@ -67,13 +67,13 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
     monkeypatch.setattr(scaling, "measure_curves", measure)
     job = BenchJob(lambda _: print, "gloo", load)
     with refused(r"found '/.*/nothing'"):
-        scaling.scaling(job, save=tmp_path / "nothing")
+        scaling.measure(job, save=tmp_path / "nothing")
     (tmp_path / "mine.yaml").write_text(MACHINE)
     with pytest.raises(KeyboardInterrupt):
-        scaling.scaling(job, save=tmp_path / "mine.yaml")
+        scaling.measure(job, save=tmp_path / "mine.yaml")
     monkeypatch.setattr(os, "access", lambda place, _: Path(place) != tmp_path)
     with refused("mine.yaml: cannot write"):
-        scaling.scaling(job, save=tmp_path / "mine.yaml")
+        scaling.measure(job, save=tmp_path / "mine.yaml")
 
 
 def test_a_slow_run_is_not_a_good_one() -> None:
