@@ -30,6 +30,7 @@ class Case(NamedTuple):
 
     @property
     def global_batch(self) -> int:
+        """Images of all ranks in a step."""
         return self.ranks * self.per_rank
 
 

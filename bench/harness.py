@@ -46,7 +46,7 @@ class Outcome:
     """Printed for people where there is no table."""
     ratios: Mapping[str, Spread] = field(default_factory=dict)
     measurements: Mapping[str, Samples] = field(default_factory=dict)
-    """By unit, for `--plot`."""
+    """The samples by their unit, for `--plot`."""
     launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     """A benchmark's own table; `--json` has it beside the figures."""
@@ -181,4 +181,4 @@ def parse_counts(option: str, numbers: str) -> list[int]:
 
 def ranks_text(count: int) -> str:
     """`1 rank`, `2 ranks`."""
-    return f"{count} rank{'s' * (count != 1)}"
+    return "1 rank" if count == 1 else f"{count} ranks"

@@ -36,6 +36,7 @@ class RandomBatch:
         self.device_id = ctx.device_id
 
     def next(self) -> Batch:
+        """The batch of the next step."""
         return self._batch
 
 

@@ -23,7 +23,7 @@ POLICY_VERDICT = "POLICY"
 FAIL = "FAIL"
 CANNOT_READ = "CANNOT_READ"
 VERDICTS = (PASS, POLICY_VERDICT, FAIL, CANNOT_READ)
-"""From the best to the worst."""
+"""All verdicts, from the best to the worst."""
 
 OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest

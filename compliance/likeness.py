@@ -42,7 +42,7 @@ class Trace(NamedTuple):
     path: Path
     accuracies: frozenset[float]
     stamps_ms: tuple[float, ...]
-    """Of the evaluations, in their order; none where they are coarse."""
+    """Stamps of the evaluations, in their order; none where they are coarse."""
     is_imagenet: bool
     """Whether they are fractions of its 50,000 images: of 400 many are equal by chance."""
 
@@ -57,7 +57,7 @@ class Alike(NamedTuple):
     is_same: bool
     """Whether nothing of accuracies and stamps was edited."""
     severity: str = ""
-    """Of the finding, where it is not the rule's."""
+    """The severity of the finding, where it is not the rule's."""
 
 
 def traces_of(checks: Iterable[Check]) -> list[Trace]:

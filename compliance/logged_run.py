@@ -121,9 +121,11 @@ class LoggedRun:
         return [event for key in keys for event in self.all(key)]
 
     def first(self, key: str) -> Event | None:
+        """The first record of a key."""
         return next(iter(self.all(key)), None)
 
     def value(self, key: str) -> Any:
+        """The value of the first record of a key; None: there is none."""
         event = self.first(key)
         return event and event.value
 
@@ -153,6 +155,7 @@ class LoggedRun:
         )
 
     def at_least(self, ruleset: str) -> bool:
+        """Whether the log is held to this round's rules or a later one's."""
         return benchmark.at_least(self.ruleset, ruleset)
 
     @cached_property
@@ -168,10 +171,12 @@ class LoggedRun:
 
     @cached_property
     def batch(self) -> float | None:
+        """The global batch size."""
         return number(self.value("global_batch_size"))
 
     @cached_property
     def start(self) -> Event | None:
+        """The first run_start."""
         return self.first("run_start")
 
     @cached_property
@@ -181,6 +186,7 @@ class LoggedRun:
 
     @cached_property
     def status(self) -> Any:
+        """What the first run_stop says of the run."""
         return self.stop and self.stop.metadata.get("status")
 
     @cached_property

@@ -219,7 +219,7 @@ def missing(
 
 
 _REGISTERED: dict[tuple[str, str], Rule] = {}
-"""By code and what is judged."""
+"""Every rule by its code and what it judges."""
 
 
 def rule(

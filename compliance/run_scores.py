@@ -71,6 +71,7 @@ def left_out(runs: Sequence[RunScore]) -> set[int]:
 
 
 def run_score(check: Check) -> RunScore:
+    """What the run of a log is worth in a set."""
     run = check.run
     score = RunScore(check.path, dropped=check.cause, invalid=check.cause)
     if run is None:

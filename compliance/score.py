@@ -52,7 +52,7 @@ class Score(NamedTuple):
         if failed > benchmark.RUNS_THAT_MAY_FAIL:
             notes.append(f"no score: {failed} of {count} runs failed, at most one may")
         if count != benchmark.RUNS:
-            runs = f"{count} run{'s' * (count != 1)}"
+            runs = "1 run" if count == 1 else f"{count} runs"
             notes.append(f"no score: {runs}, a score needs {benchmark.RUNS}")
         factor = f"{self.scaling_factor:.10f}"
         if self.rcp is None:

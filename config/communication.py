@@ -37,6 +37,7 @@ class Engine(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The engine's name for people."""
         if self.backend == "mpi" and self.mpi:
             return PRODUCTS[self.mpi]
         return self.backend
@@ -71,6 +72,7 @@ class Communication:
 
     @property
     def is_what_if(self) -> bool:
+        """Whether the command line asked for another plan than the config's."""
         return "what-if" in (self.algorithm_by, self.groups_by)
 
     @property

@@ -23,12 +23,14 @@ class Origin(NamedTuple):
 
 
 class Leaf(NamedTuple):
+    """A value and where it was written."""
+
     value: Any
     origin: Origin
 
 
 Leaves: TypeAlias = dict[str, Leaf]
-"""By their dotted paths."""
+"""A config's leaves by their dotted paths."""
 Origins: TypeAlias = Mapping[str, Origin]
 
 

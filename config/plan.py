@@ -24,6 +24,7 @@ class Segment:
 
     @property
     def global_batch_size(self) -> int:
+        """Images of all ranks in a step."""
         return self.per_rank * self.active_ranks
 
 
@@ -65,9 +66,11 @@ class Plan:
         return self.epoch_end_step(self.eval_epochs[-1])
 
     def segment_of_epoch(self, epoch: int) -> Segment:
+        """The segment in which an epoch is trained."""
         return next(s for s in reversed(self.segments) if s.first_epoch <= epoch)
 
     def segment_of_step(self, step: int) -> Segment:
+        """The segment in which a step is trained."""
         return next(s for s in reversed(self.segments) if s.first_step < step)
 
     def part_of(self, rank: int) -> Part:

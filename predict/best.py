@@ -12,7 +12,7 @@ from .predictor import PredictedJob, Prediction, predict
 BATCHES = [quarters << octave for octave in range(7) for quarters in (4, 5, 6, 7)]
 """Images a GPU: four in each octave, from 4 to 448."""
 LARGEST_GLOBAL_BATCH = 81_920
-"""Of one batch for the whole run: Sony went to 119K images by batch-size control alone."""
+"""The largest batch of a whole run: Sony went to 119K images by batch-size control alone."""
 GROUPS = (
     "single",
     "equal_bytes(2)",

@@ -25,8 +25,8 @@ class Machine:
     per_image_s: float
     exponent: float = 1.0
     covariance: tuple[float, float, float] | None = None
-    """Of ln per_image_s and ln fixed_s, where a data sheet and points are weighed: the variances,
-    then the covariance."""
+    """That of ln per_image_s and ln fixed_s, where a data sheet and points are weighed: the
+    variances, then the covariance."""
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -41,6 +41,7 @@ class Machine:
 
     @property
     def has_sheet(self) -> bool:
+        """Whether its data sheet describes computing in its precision."""
         return uses_sheet(self.performance, self.precision)
 
     def growing_s(self, batch: float) -> float:

@@ -63,7 +63,7 @@ CURVE_IMAGES = 200_000
 
 
 _FLOPS_PER_IMAGE = training_flops(Model(), Data()) or 0
-"""Of ResNet-50 at 224 px."""
+"""What ResNet-50 needs at 224 px, in training."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Prediction:
     run: TrainTime
     epochs: float
     epochs_needed: float
-    """By published runs, before the next evaluation."""
+    """What published runs needed, before the next evaluation."""
     epochs_interval: tuple[float, float]
     evaluations: int
     step_interval_s: tuple[float, float]

@@ -65,6 +65,7 @@ class Step:
 
     @property
     def total_s(self) -> float:
+        """The whole step."""
         return math.fsum(self.parts.values())
 
     @property

@@ -57,6 +57,7 @@ class TrainTime:
 
     @property
     def total_s(self) -> float:
+        """The time to train."""
         return math.fsum(self.parts.values())
 
 

@@ -32,7 +32,7 @@ SMALL_GPUS = 128
 """What "small" is where large runs are predicted from small ones."""
 
 _HUBER = 0.25
-"""In sigmas: beyond it a row pulls no harder, so that nearly the sum of absolute errors is the
+"""Sigmas beyond which a row pulls no harder, so that nearly the sum of absolute errors is the
 least. An entry can be much slower than its site's other entries, but not much faster."""
 _SIGMA = 0.05
 _ITERATIONS = 20
@@ -146,7 +146,7 @@ def _of_row(row: dict[str, str]) -> Published:
 
 
 def _epochs(runs: str) -> float:
-    """Of `60;60;64;60;60`: mean of the middle three of five, as the score is."""
+    """The mean of the middle three of five (`60;60;64;60;60`), as the score is."""
     epochs = sorted(map(float, runs.replace("-", ";").split(";")))
     if len(epochs) == SCORED_RUNS:
         epochs = epochs[1:-1]
@@ -347,7 +347,7 @@ class Validation(NamedTuple):
 
     rows: list[Row]
     summaries: list[Summary]
-    """Of all rows, and of those that were left out of the fit."""
+    """One of all rows of a kind, then those of rows that were left out of the fit."""
     without_machine: list[dict[str, str]]
 
 

@@ -25,7 +25,7 @@ OUTPUT = "output.log"
 STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
 _LEFT_S = 600.0
-"""For the trial of a killed driver to end in order, within its `limits.grace_s`."""
+"""The time that the trial of a killed driver has to end in order (`limits.grace_s`)."""
 
 
 def start(folder: Path) -> subprocess.Popen[str]:
