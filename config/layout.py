@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..host.errors import UserError, show
-from .leaves import Layer, Leaf, Leaves, Origin, value_in
+from .leaves import Layer, Leaf, Leaves, Origin, put, value_in
 from .machine import System, Waiting
 from .plan import spread
 
@@ -24,7 +24,15 @@ _BEFORE: dict[str, tuple[str, Any]] = {
 """What points depend on, with what counts where no layer gives it; None: nothing does."""
 
 
-def refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
+def put_layer(leaves: Leaves, layer: Layer) -> None:
+    """Set the leaves of a layer over those that are there. Raises UserError: it leaves points that
+    were measured on another machine."""
+    _refuse_points_of_another(leaves, layer)
+    for key, leaf in layer.leaves:
+        put(leaves, key, leaf)
+
+
+def _refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
     """Before `layer` is put: raise UserError where it gives the machine another data sheet or
     network, and leaves the points that were measured on the one before."""
     measured = [

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ..host.errors import COMMAND_LINE, Problem, UserError, show
 from ..host.reading import JsonObject
 from .image_set import fill_counts, forget_other_set
-from .layout import lay_out, ranks_of, refuse_points_of_another, says_ranks
+from .layout import lay_out, put_layer, ranks_of, says_ranks
 from .leaves import (
     Layer,
     Leaf,
@@ -135,9 +135,7 @@ def merge(layers: Iterable[Layer]) -> Leaves:
             # where results go is no part of it
             remove(leaves, "system", keep=("system.results",))
         forget_other_set(leaves, layer)
-        refuse_points_of_another(leaves, layer)
-        for key, leaf in layer.leaves:
-            put(leaves, key, leaf)
+        put_layer(leaves, layer)
         if says_ranks(layer):
             ranks = None
     if ranks is not None:

@@ -20,8 +20,8 @@ from ruamel.yaml.nodes import MappingNode
 
 from ..host.errors import COMMAND_LINE, Problem, UserError, failing_as, show
 from ..host.reading import read_file
-from .layout import refuse_points_of_another
-from .leaves import Layer, Leaf, Leaves, Origin, put
+from .layout import put_layer
+from .leaves import Layer, Leaf, Leaves, Origin
 from .names import find_config, find_system
 from .schema import PLACES
 
@@ -96,9 +96,7 @@ def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
     """The layer of a machine's file and its bases."""
     leaves: Leaves = {}
     for layer in read_layers(path, chain, machine=True):
-        refuse_points_of_another(leaves, layer)
-        for key, leaf in layer.leaves:
-            put(leaves, key, leaf)
+        put_layer(leaves, layer)
     return Layer(tuple(leaves.items()), is_machine=True)
 
 
