@@ -407,12 +407,5 @@ SUMMARY_TITLES = (
 
 def summary_cells(summary: Summary) -> tuple[str, ...]:
     """A summary for people."""
-    return (
-        summary.name,
-        f"{summary.rows}",
-        f"{summary.mean_error:.1%}",
-        f"{summary.bias:+.1%}",
-        f"{summary.in_interval:.0%}",
-        f"{summary.faster:.0%}",
-        f"{summary.slower:.0%}",
-    )
+    name, rows, *shares = summary
+    return name, f"{rows}", *map("{:.1%}".format, shares)
