@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.load import Loaded, load
 from ..host.errors import UserError
@@ -20,10 +20,7 @@ from .harness import (
     Outcome,
     Samples,
     alternate,
-    bench,
-    count,
     in_turn,
-    option,
     parse_counts,
     ranks_text,
     repeated,
@@ -86,31 +83,14 @@ class Case(NamedTuple):
         return f"{self.algorithm} on {ranks_text(self.ranks)}"
 
 
-@bench("allreduce", config="smoke")
-def allreduce(
-    job: BenchJob,
-    *,
-    ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
-    sizes: Annotated[
-        str, option("Message sizes; k and M are powers of 1000.")
-    ] = "4k,64k,1M,25M",
-    algorithms: Annotated[
-        str, option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
-    ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
-    rounds: Annotated[int, count("Measurements of each size in a pass.")] = 5,
-    passes: Annotated[int, count("Passes over all algorithms in turn.")] = 2,
+def measure(
+    job: BenchJob, *, ranks: str, sizes: str, algorithms: str, rounds: int, passes: int
 ) -> Outcome:
-    """Allreduce over size x algorithm x ranks: time and bandwidth.
-
-    As training calls it, with Horovod's negotiation. Under `tests/lab/netlab.sh run` the ranks are
-    on emulated hosts.
-
-    Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
-    """
+    """Allreduce over size x algorithm x ranks: time and bandwidth."""
     names = re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms)
     counts = parse_counts("--ranks", ranks)
-    asked = [Case(name, on_ranks) for on_ranks, name in product(counts, names)]
-    cases, refused = plan_allreduces(job, asked)
+    requested = [Case(name, on_ranks) for on_ranks, name in product(counts, names)]
+    cases, refused = plan_allreduces(job, requested)
     sizes_bytes = parse_sizes(sizes)
     seconds: dict[tuple[Case, int], list[float]] = defaultdict(list)
     for case in in_turn(cases, passes, job.track("measuring allreduces", ticks=True)):
@@ -132,25 +112,25 @@ def allreduce(
     )
 
 
-def parse_sizes(text: str) -> list[int]:
+def parse_sizes(sizes: str) -> list[int]:
     """`4k,1M,300` -> bytes."""
-    if not re.fullmatch(r"[1-9]\d{0,8}[kM]?(,[1-9]\d{0,8}[kM]?)*", text):
+    if not re.fullmatch(r"[1-9]\d{0,8}[kM]?(,[1-9]\d{0,8}[kM]?)*", sizes):
         raise UserError(
-            f"--sizes: bytes with commas expected, such as 4k,1M; found {text}"
+            f"--sizes: bytes with commas expected, such as 4k,1M; found {sizes}"
         )
-    text = text.replace("k", "000").replace("M", "000000")
-    return [int(part) for part in text.split(",")]
+    sizes = sizes.replace("k", "000").replace("M", "000000")
+    return [int(part) for part in sizes.split(",")]
 
 
 def plan_allreduces(
-    job: BenchJob, asked: Iterable[Case]
+    job: BenchJob, requested: Iterable[Case]
 ) -> tuple[dict[Case, Loaded], list[str]]:
     """The cases to measure with their configs, and why the others cannot be measured: an algorithm
     that the backend does not offer, a grid that the ranks do not form. Raises UserError: an
     algorithm that does not exist, or no case is possible."""
     possible = {}
     refused = []
-    for case in asked:
+    for case in requested:
         loaded = job.load(f"comm.algorithm={case.algorithm}", ranks=case.ranks)
         try:
             build_job(loaded.run, job.launcher, ())

@@ -9,22 +9,16 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.load import Loaded
 from ..config.schema import Run
 from ..train.capabilities import check_supported
 from .harness import BenchJob, Outcome, in_turn, machine, spread
 from .jobs import measure_on_ranks
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from ..train.trainer import Trainer
+from .random_batch import time_rounds
 
 Row = dict[str, Any]
-LOW_LR = "optimizer.base_lr=0.001"
-"""One at which every network stays finite."""
 
 
 class Case(NamedTuple):
@@ -36,6 +30,7 @@ class Case(NamedTuple):
 
     @property
     def global_batch(self) -> int:
+        """Images of all ranks in a step."""
         return self.ranks * self.per_rank
 
 
@@ -47,22 +42,8 @@ class Timing(NamedTuple):
     steps: int
 
 
-def time_rounds(
-    started: AbstractContextManager[Trainer], rounds: int, steps: int
-) -> list[float]:
-    """Train on one rank, round after round, each until the last rank has finished: wall seconds a
-    step."""
-    from .rank import alternate_on_ranks, next_steps
-
-    with started as trainer:
-        contenders = {"steps": next_steps(trainer, steps)}
-        seconds = alternate_on_ranks(trainer, contenders, rounds, pieces=steps)
-        return seconds["steps"]
-
-
 def measure_curves(
     job: BenchJob,
-    body: Callable[..., list[float]],
     curves: Mapping[str, Sequence[Case]],
     load: Callable[[Case], Loaded],
     timing: Timing,
@@ -70,7 +51,6 @@ def measure_curves(
     """Measure the jobs of all curves in turn; a job's figure is the median of its rounds.
 
     Args:
-        body: what each rank runs, by `time_rounds`.
         curves: a curve's label -> its jobs, by rising ranks; equal jobs of several curves are run
             once.
         load: a job -> its config.
@@ -82,7 +62,7 @@ def measure_curves(
     rates = defaultdict(list)
     for case in in_turn(loaded, timing.passes, job.track("training", ticks=True)):
         step_s = measure_on_ranks(
-            loaded[case], job.launcher, body, timing.rounds, timing.steps
+            loaded[case], job.launcher, time_rounds, timing.rounds, timing.steps
         )
         rates[case].append(case.global_batch / statistics.median(step_s))
     rows = {}
@@ -99,12 +79,12 @@ def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
             same pass's fewest ranks.
         run: the config that they share.
     """
-    least = next(iter(curve))
+    base = next(iter(curve))
     rows = []
     for case, rates in curve.items():
-        pairs = zip(rates, curve[least], strict=True)
+        pairs = zip(rates, curve[base], strict=True)
         speedups = [rate / of_least for rate, of_least in pairs]
-        efficiencies = [speedup * least.ranks / case.ranks for speedup in speedups]
+        efficiencies = [speedup * base.ranks / case.ranks for speedup in speedups]
         rows.append(
             {
                 "ranks": case.ranks,

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the table of them, contenders timed in turn, and the result."""
+"""What all benchmarks share: a job, contenders timed in turn, and the result."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import typer
-
 from ..config.load import Loaded
 from ..host.errors import UserError
 from ..host.reading import JsonObject
@@ -25,17 +23,7 @@ Samples: TypeAlias = dict[str, list[float]]
 Spread: TypeAlias = dict[str, float]
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
-def option(help: str) -> Any:
-    """An option of a benchmark's command, as an annotation of its driver's keyword argument."""
-    return typer.Option(help=help)
-
-
-def count(help: str) -> Any:
-    """An option that is a number from 1 up."""
-    return typer.Option(help=help, min=1)
+# --- a benchmark's input and output ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -47,6 +35,7 @@ class BenchJob:
     launcher: str
     load: Callable[..., Loaded]
     """(*overrides, ranks=N) -> the config that the command names, with more overrides."""
+    begun_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,7 @@ class Outcome:
     """Printed for people where there is no table."""
     ratios: Mapping[str, Spread] = field(default_factory=dict)
     measurements: Mapping[str, Samples] = field(default_factory=dict)
-    """By unit, for `--plot`."""
+    """The samples by their unit, for `--plot`."""
     launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     """A benchmark's own table; `--json` has it beside the figures."""
@@ -85,39 +74,6 @@ class Outcome:
             "measurements": self.measurements,
             "machine": machine() | {"launcher": self.launcher},
         }
-
-
-Driver: TypeAlias = Callable[..., Outcome]
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """One command of `rn50 bench`; the fields are the arguments of `bench`."""
-
-    run: Driver
-    config: str
-    takes_ranks: bool
-
-
-BENCHMARKS: dict[str, Benchmark] = {}
-
-
-def bench(
-    name: str, *, config: str, takes_ranks: bool = False
-) -> Callable[[Driver], Driver]:
-    """Register a driver, `driver(job, *, option=...)`, as `rn50 bench`.
-
-    Args:
-        name: of the command; its module is named so too.
-        config: the default preset.
-        takes_ranks: whether `--ranks N` says on how many ranks the config runs.
-    """
-
-    def register(run: Driver) -> Driver:
-        BENCHMARKS[name] = Benchmark(run, config, takes_ranks)
-        return run
-
-    return register
 
 
 # --- contenders in turn ---------------------------------------------------------------------------
@@ -212,17 +168,17 @@ def scaled(values: Sequence[float], factor: float) -> list[float]:
     return [factor * value for value in values]
 
 
-def parse_counts(option: str, text: str) -> list[int]:
+def parse_counts(option: str, numbers: str) -> list[int]:
     """`2,4` -> [2, 4]. Raises UserError: no numbers, or not rising."""
-    if re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
-        counts = list(map(int, text.split(",")))
+    if re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", numbers):
+        counts = list(map(int, numbers.split(",")))
         if counts == sorted(set(counts)):
             return counts
     raise UserError(
-        f"{option}: rising whole numbers expected, such as 2,4; found {text}"
+        f"{option}: rising whole numbers expected, such as 2,4; found {numbers}"
     )
 
 
 def ranks_text(count: int) -> str:
     """`1 rank`, `2 ranks`."""
-    return f"{count} rank{'s' * (count != 1)}"
+    return "1 rank" if count == 1 else f"{count} ranks"

@@ -9,20 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ..config.plan import build_plan
-from .harness import (
-    BenchJob,
-    Outcome,
-    Samples,
-    bench,
-    count,
-    in_turn,
-    ratio_spread,
-    scaled,
-    spread,
-)
+from .harness import BenchJob, Outcome, Samples, in_turn, ratio_spread, scaled, spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -96,20 +86,8 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     return train
 
 
-@bench("horovod-baseline", config="quick", takes_ranks=True)
-def horovod_baseline(
-    job: BenchJob,
-    *,
-    rounds: Annotated[int, count("Rounds of each job.")] = 10,
-    steps: Annotated[int, count("Steps of each round.")] = 20,
-    passes: Annotated[int, count("Jobs of each, in turn.")] = 3,
-) -> Outcome:
-    """Trainer against DistributedTrainer as Horovod's own MXNet example uses it, jobs in turn.
-
-    Each has its own settings of the engines; network, weights, data, batch and ranks are the same.
-
-    Example: `rn50 bench horovod-baseline quick --passes 3`
-    """
+def measure(job: BenchJob, *, rounds: int, steps: int, passes: int) -> Outcome:
+    """Trainer against DistributedTrainer as Horovod's own MXNet example uses it, jobs in turn."""
     loaded = load_ready(job)
     step_s: Samples = {OURS: [], BASELINE: []}
     progress = job.track("timing ours and Horovod's example in turn", ticks=True)

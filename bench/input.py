@@ -108,8 +108,8 @@ def bench_input(
     contenders = {way: (way, loaded) for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
         for px in sizes_px:
-            drawn = _drawn(job, Path(scratch) / f"{px}", px)
-            contenders[f"{px} px"] = ("full", drawn)
+            synthetic_config = _drawn(job, Path(scratch) / f"{px}", px)
+            contenders[f"{px} px"] = ("full", synthetic_config)
         rates: Samples = {name: [] for name in contenders}
         progress = job.track("timing ways in, in turn", ticks=True)
         for name in in_turn(contenders, passes, progress):
@@ -132,10 +132,10 @@ def bench_input(
 def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
     """The job's config on images of `px` pixels a side, drawn into `folder`."""
     run = job.load().run
-    drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
-    counts = drawn.model_dump(include=set(Counts._fields))
-    place = {"path": str(folder), "synthetic": drawn, "shards": None}
-    data = run.data.model_copy(update=counts | place)
+    synthetic = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
+    counts = synthetic.model_dump(include=set(Counts._fields))
+    location = {"path": str(folder), "synthetic": synthetic, "shards": None}
+    data = run.data.model_copy(update=counts | location)
     # of a batch that the set holds
     small = load("smoke", ["system.ranks_per_node=1"]).run
     system = small.system.model_copy(update={"results": run.system.results})

@@ -6,10 +6,10 @@ import itertools
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ..config.plan import build_plan
-from .harness import BenchJob, Outcome, Samples, bench, count, ratio_spread
+from .harness import BenchJob, Outcome, Samples, ratio_spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -24,11 +24,13 @@ def time_loops(out: Path, rounds: int, steps: int) -> Samples:
     with started_trainer(out) as trainer:
         next_batch = trainer.next_batch
         first = next_batch()
-        kept = first._replace(images=first.images.copy(), labels=first.labels.copy())
+        copied_batch = first._replace(
+            images=first.images.copy(), labels=first.labels.copy()
+        )
         contenders = {
             "trainer": next_steps(trainer, steps),
             "bare loop": _bare_steps(trainer, steps, next_batch),
-            "one batch": _bare_steps(trainer, steps, lambda: kept),
+            "one batch": _bare_steps(trainer, steps, lambda: copied_batch),
         }
         return alternate_on_ranks(trainer, contenders, rounds)
 
@@ -56,22 +58,8 @@ def _bare_steps(
     return run
 
 
-@bench("loop", config="quick", takes_ranks=True)
-def loop(
-    job: BenchJob,
-    *,
-    rounds: Annotated[int, count("Rounds; each times every loop.")] = 10,
-    steps: Annotated[int, count("Steps a loop in each round.")] = 20,
-) -> Outcome:
-    """Trainer against a bare loop: the same model, ranks and pipeline.
-
-    The bare loop is the next batch, forward, backward, grouped allreduce and fused update. The
-    first ratio is trainer throughput over bare throughput; 1 means that the log, the stamps, the
-    stop and everything else around the step cost nothing. The second is the bare loop over the same
-    on one batch that never changes: what reading and decoding cost.
-
-    Example: `rn50 bench loop quick --rounds 10 --steps 20`
-    """
+def measure(job: BenchJob, *, rounds: int, steps: int) -> Outcome:
+    """Trainer against a bare loop: the same model, ranks and pipeline."""
     loaded = load_ready(job)
     progress = job.track("timing rounds", ticks=True)
     progress(0, 1)

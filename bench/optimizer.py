@@ -11,9 +11,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from .harness import BenchJob, Outcome, alternate, bench, count, ratio_spread, scaled
+from .harness import BenchJob, Outcome, alternate, ratio_spread, scaled
 from .jobs import measure_on_ranks
 
 if TYPE_CHECKING:
@@ -37,20 +37,8 @@ def time_steps(_: Path, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "parameter_bytes": parameter_bytes}
 
 
-@bench("optimizer", config="smoke")
-def optimizer(
-    job: BenchJob,
-    *,
-    rounds: Annotated[int, count("Rounds; each times every contender.")] = 15,
-) -> Outcome:
-    """One LARS step of ResNet-50: ours, MXNet's own, and the memory floor.
-
-    The floor is the bytes that must move (two passes for the norms, five for the update) over the
-    copy bandwidth of the same round; ours can be below it where a tensor stays in cache between its
-    norms and its update. The config gives one rank's cores.
-
-    Example: `rn50 bench optimizer --rounds 15`
-    """
+def measure(job: BenchJob, *, rounds: int) -> Outcome:
+    """One LARS step of ResNet-50: ours, MXNet's own, and the memory floor."""
     progress = job.track("timing LARS steps", ticks=True)
     progress(0, 1)
     loaded = job.load(ranks=1)

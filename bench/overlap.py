@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ..config.plan import build_plan
 from ..host.errors import UserError
@@ -18,10 +18,7 @@ from .harness import (
     BenchJob,
     Outcome,
     Samples,
-    bench,
-    count,
     in_turn,
-    option,
     ratio_spread,
     repeated,
     scaled,
@@ -76,23 +73,8 @@ def _kinds_of_steps(trainer: Trainer, steps: int) -> dict[str, Action]:
     }
 
 
-@bench("overlap", config="quick", takes_ranks=True)
-def overlap(
-    job: BenchJob,
-    *,
-    groupings: Annotated[
-        str, option("As in `comm.groups`, separated by semicolons.")
-    ] = "single;equal_count(4);equal_bytes(4);equal_bytes(8);cubic(3)",
-    rounds: Annotated[int, count("Rounds; each times every kind of step.")] = 10,
-    steps: Annotated[int, count("Steps of each kind in a round.")] = 20,
-) -> Outcome:
-    """How much communication backward hides: a step, its computation and its communication alone.
-
-    A job for each grouping. Exposed is the step less its computation, hidden is the rest of the
-    communication.
-
-    Example: `tests/lab/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
-    """
+def measure(job: BenchJob, *, groupings: str, rounds: int, steps: int) -> Outcome:
+    """How much communication backward hides: a step, its computation, its communication alone."""
     rules = groupings.split(";")
     loaded = {rule: job.load(f"comm.groups={rule}") for rule in rules}
     run = loaded[rules[0]].run

@@ -1,4 +1,4 @@
-"""`rn50 bench scaling`: networks x rank counts, weak and strong; throughput and efficiency.
+"""`rn50 bench scaling`: networks x batches x ranks, weak and strong; throughput and efficiency.
 
 Brookhaven's experiment, images/s and seconds an epoch over ranks, both ways: weak, the batch of a
 rank is fixed; strong, the global batch is (Fujitsu's words).
@@ -6,84 +6,147 @@ rank is fixed; strong, the global batch is (Fujitsu's words).
 
 from __future__ import annotations
 
+import io
 import math
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from ..config.load import Loaded
+from ruamel.yaml import YAML
+
+from ..config import benchmark
+from ..config.load import Loaded, load_system
 from ..config.names import nearest_name
-from ..data.prepare import prepare
-from ..host.errors import UserError
-from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
-from .harness import BenchJob, Outcome, bench, count, option, parse_counts
+from ..host.atomic import check_output, write_file
+from ..host.errors import UserError, failing_as
+from .curves import Case, Timing, measure_curves
+from .harness import BenchJob, Outcome, parse_counts
 
-_PLAIN = (
+_WHOLE = (
     "model.width=64",
     "model.stem=imagenet",
     "model.zero_gamma=false",
     "model.depth=50",
 )
 MODELS = {
-    "alexnet": ("model.network=alexnet", *_PLAIN),
-    "googlenet": ("model.network=googlenet", *_PLAIN),
-    "resnet50": ("model.network=resnet", *_PLAIN),
+    "alexnet": ("model.network=alexnet", *_WHOLE),
+    "googlenet": ("model.network=googlenet", *_WHOLE),
+    "resnet50": ("model.network=resnet", *_WHOLE),
 }
 """What makes each network of a config: the real ones, whatever its own is narrowed to."""
 
+_PLAIN = (
+    "batch.changes=[]",
+    "batch.active_ranks=null",
+    "optimizer.base_lr=0.001",  # at which every network stays finite
+    f"data.train_samples={benchmark.IMAGENET_TRAIN_SAMPLES}",  # steps enough for any batch
+    "data.eval_resize_px=1024",  # above any data.crop_px; nothing is evaluated
+)
 
-def time_on_images(out: Path, rounds: int, steps: int) -> list[float]:
-    """One rank, on the config's images."""
-    from .rank import started_trainer
 
-    return time_rounds(started_trainer(out), rounds, steps)
-
-
-@bench("scaling", config="cpu_small")
-def scaling(
+def measure(
     job: BenchJob,
     *,
-    models: Annotated[
-        str, option("alexnet, googlenet, resnet50.")
-    ] = "alexnet,googlenet,resnet50",
-    ranks: Annotated[str, option("Rising rank counts.")] = "1,2,4",
-    passes: Annotated[int, count("Jobs of each case, in turn.")] = 3,
-    rounds: Annotated[int, count("Rounds of a job.")] = 3,
-    steps: Annotated[int, count("Steps of a round.")] = 4,
+    models: str | None = None,
+    ranks: str = "1,2",
+    batch: str | None = None,
+    passes: int = 2,
+    rounds: int = 3,
+    steps: int = 10,
+    save: Path | None = None,
+    check: bool = False,
 ) -> Outcome:
-    """Networks x rank counts, weak and strong: images/s, seconds per epoch, efficiency.
-
-    The real trainer on the config's images, with networks of full width. Weak: a rank has
-    `batch.per_rank` images; strong: all ranks together have as many at each count.
-
-    Example: `rn50 bench scaling cpu_small --models resnet50 --ranks 1,2,4 --plot scaling.svg`
-    """
+    """Networks x batches x ranks without a data set: images/s, seconds an epoch, efficiency."""
+    timing = Timing(passes, rounds, steps)
+    if save is not None or check:
+        return _against_reference(job, save, timing, check=check)
     counts = parse_counts("--ranks", ranks)
-    names = models.split(",")
+    run = job.load(*_PLAIN, ranks=counts[0]).run
+    names = models.split(",") if models else [run.name]
     for name in names:
-        if name not in MODELS:
+        if models and name not in MODELS:
             hint = nearest_name(name, MODELS)
             raise UserError(
                 f"--models: {', '.join(MODELS)} expected, found {name}{hint}"
             )
-    base = job.load(ranks=counts[0])
-    batch = base.run.batch.per_rank
-    total = batch * math.lcm(*counts)  # which every rank count divides
-    curves: dict[str, list[Case]] = defaultdict(list)
-    for name, on_ranks in product(names, counts):
-        strong_batch = total // on_ranks
-        curves[f"{name}, weak"].append(Case(name, on_ranks, batch))
-        curves[f"{name}, strong"].append(Case(name, on_ranks, strong_batch))
-    prepare(base.run.data, job.track, base.origins)
+    batches = parse_counts("--batch", batch) if batch else [run.batch.per_rank]
 
     def load(case: Case) -> Loaded:
-        return job.load(
-            *MODELS[case.model],
-            LOW_LR,
-            f"batch.per_rank={case.per_rank}",
-            ranks=case.ranks,
-        )
+        return _load(job, case, case.ranks)
 
-    timing = Timing(passes, rounds, steps)
-    return measure_curves(job, time_on_images, curves, load, timing)
+    return measure_curves(job, plan_curves(names, batches, counts), load, timing)
+
+
+def plan_curves(
+    names: list[str], batches: list[int], counts: list[int]
+) -> dict[str, list[Case]]:
+    """The jobs of each curve; a single rank count has no strong one."""
+    curves: dict[str, list[Case]] = defaultdict(list)
+    for name, per_rank, ranks in product(names, batches, counts):
+        label = f"{name}, batch {per_rank}"
+        curves[label].append(Case(name, ranks, per_rank))
+        if len(counts) > 1:
+            images = per_rank * math.lcm(*counts)  # which every rank count divides
+            strong = f"{name}, {images} images"
+            curves[strong].append(Case(name, ranks, images // ranks))
+    return curves
+
+
+def _load(job: BenchJob, case: Case, ranks: int | None) -> Loaded:
+    """The config of a case, with all ranks on this machine; None: on the nodes of the config."""
+    return job.load(
+        *MODELS.get(case.model, ()),
+        *_PLAIN,
+        f"batch.per_rank={case.per_rank}",
+        f"eval.batch_per_rank={case.per_rank}",
+        ranks=ranks,
+    )
+
+
+def _against_reference(
+    job: BenchJob, save: Path | None, timing: Timing, *, check: bool
+) -> Outcome:
+    """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
+    if save is not None:
+        # before minutes of measuring; a path, never a name
+        load_system(str(save.resolve()))
+        check_output(save)
+    run = job.load(*_PLAIN).run
+    name = run.name
+    references = run.system.references
+    if check and name not in references:
+        names = ", ".join(references) or "none"
+        raise UserError(
+            f"system.references: one of {name} expected (--save), found {names}"
+        )
+    case = Case(name, run.system.world_size, run.batch.per_rank)
+
+    def load(case: Case) -> Loaded:
+        return _load(job, case, None)
+
+    outcome = measure_curves(job, {name: [case]}, load, timing)
+    rate = outcome.rows[0]["images_per_s"]["median"]
+    notes = [*outcome.notes]
+    passes = True
+    if check:
+        notes.append(references[name].line(name, rate))
+        passes = references[name].passes(rate)
+    if save is not None:
+        save_reference(save, name, rate)
+        notes.append(f"{save}: {name}: {rate:.4g} images/s")
+    return replace(outcome, notes=notes, passes=passes)
+
+
+def save_reference(machine: Path, config: str, images_per_s: float) -> None:
+    """Write a rate into the machine's file, whose comments and other keys stay. Raises UserError:
+    it cannot be written."""
+    yaml = YAML()
+    with failing_as(f"{machine}: cannot write"):
+        tree: Any = yaml.load(machine.read_text()) or {}
+        reference = tree.setdefault("references", {}).setdefault(config, {})
+        reference["images_per_s"] = float(f"{images_per_s:.4g}")
+        content = io.StringIO()
+        yaml.dump(tree, content)
+        write_file(machine, content.getvalue())

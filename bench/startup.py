@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Annotated
 
 from .harness import (
     BenchJob,
     Outcome,
     Samples,
-    bench,
-    count,
     in_turn,
-    option,
     parse_counts,
     ranks_text,
     ratio_spread,
@@ -47,19 +43,8 @@ def time_start_up(out: Path, connect_delay_s: float) -> float:
     return context.init_s
 
 
-@bench("startup", config="quick")
-def startup(
-    job: BenchJob,
-    *,
-    ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
-    rounds: Annotated[int, count("Rounds; each times every start-up.")] = 5,
-) -> Outcome:
-    """init_start to run_start: serial + broadcast (the usual way), serial + seed, overlapped.
-
-    Also with connecting delayed by 3 s, as between many ranks.
-
-    Example: `rn50 bench startup quick --ranks 4 --rounds 5`
-    """
+def measure(job: BenchJob, *, ranks: str, rounds: int) -> Outcome:
+    """init_start to run_start: serial + broadcast (the usual way), serial + seed, overlapped."""
     counts = parse_counts("--ranks", ranks)
     load_ready(job, ranks=counts[0])
     seconds: dict[str, Samples] = {}

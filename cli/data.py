@@ -273,7 +273,7 @@ def data_bench(
     from ..bench.input import SIZES_PX, bench_input, trained_machine, with_roofline
     from ..launch.launchers import pick_launcher
     from ..launch.run import load_for_launch
-    from .bench import print_outcome  # which loads all benchmarks
+    from .bench import print_outcome
 
     name, more = split_config(config, overrides)
     alone = [*more, "batch.changes=[]", "batch.active_ranks=null"]

@@ -93,7 +93,7 @@ Precision = Annotated[
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """What is to be predicted: a config and overrides, or a machine and a size on it."""
 
     arguments: list[str] | None
@@ -131,36 +131,6 @@ class Asked:
         job = replace(self, arguments=arguments, batch=batch).job()
         return replace(job, epochs=self.choices["epochs"])
 
-    def command(self, answer: Prediction) -> str:
-        """`rn50 predict` with the batch, groups and algorithm of `answer` written out. A config
-        takes what has a `=` over, for `rn50 launch` as well."""
-        groups = answer.job.plan.groups
-        algorithm = answer.job.plan.algorithm
-        batch = answer.phases[0].batch
-        words = ["rn50", "predict", *(self.arguments or [])]
-        epochs = self.choices["epochs"]
-        options = {}
-        if self.arguments:
-            words += [f"batch.per_rank={batch}", "batch.changes=[]"]
-            words += [f"comm.groups={groups}", f"comm.algorithm={algorithm}"]
-            epochs = answer.epochs
-        else:
-            options = {
-                "--batch-per-gpu": batch,
-                "--groups": groups,
-                "--algorithm": algorithm,
-            }
-        options |= {
-            "--epochs": epochs,
-            "--precision": self.choices["precision"],
-            "--system": self.system,
-            "--gpus": self.gpus,
-        }
-        for name, value in options.items():
-            if value is not None:
-                words += [name, str(value)]
-        return shlex.join(words)
-
     def _given(self) -> JsonObject:
         return {key: value for key, value in self.choices.items() if value is not None}
 
@@ -175,17 +145,17 @@ class Asked:
         system = load_system(name)
         if is_file(Path(name)):
             name = f"{system.name} ({Path(name).name})"
-        given = self._given()
+        choices = self._given()
         if system.performance:
             for precision in known_precisions(system.performance)[:1]:
-                given.setdefault("precision", precision)
+                choices.setdefault("precision", precision)
         if self.gpus is None or self.batch is None:
             raise UserError(
                 "--system without CONFIG needs --gpus (or --nodes) and --batch-per-gpu, or --best, "
                 "which finds the batch"
             )
         return job_of_system(
-            name, system, self.gpus, self.batch, mpi=family_here(), **given
+            name, system, self.gpus, self.batch, mpi=family_here(), **choices
         )
 
     def _of_config(self, config: str, overrides: list[str]) -> PredictedJob:
@@ -267,11 +237,11 @@ def predict(
         "precision": precision,
     }
     arguments, gpus = _sized(arguments, system, gpus, nodes)
-    asked = Asked(arguments, system, gpus, batch_per_gpu, choices)
+    request = Request(arguments, system, gpus, batch_per_gpu, choices)
     if best:
-        _predict_best(asked, plot, as_json=as_json)
+        _predict_best(request, plot, as_json=as_json)
         return
-    answer = run_predict(asked.job())
+    answer = run_predict(request.job())
     for line in answer.warnings():
         say(f"rn50: warning: {line}", to=sys.stderr)
     if as_json:
@@ -286,19 +256,33 @@ def predict(
             say(f"{plot}: drawn")
 
 
-def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
+def _predict_best(request: Request, plot: Path | None, *, as_json: bool) -> None:
     from ..report.prediction import BEST_HEADER, best_rows, write_best_plot
 
-    answers = asked.best()
+    answers = request.best()
     if as_json:
         print_json([answer.to_dict() for answer in answers])
     else:
         first = answers[0]
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
         print_table(BEST_HEADER, best_rows(answers), right=(0, 1, 4, 5, 6))
-        say(f"the first row: {asked.command(first)}")
+        settings = shlex.join(settings_of(first, of_config=bool(request.arguments)))
+        say(f"the first row, by itself: add {settings}")
     if plot is not None:
         write_best_plot(answers, plot)
+
+
+def settings_of(answer: Prediction, *, of_config: bool) -> list[str]:
+    """What makes the same prediction beside the words of the search, without `--best`. A config's
+    keys are for `rn50 launch` as well."""
+    plan = answer.job.plan
+    batch = answer.phases[0].batch
+    settings = [f"--batch-per-gpu={batch}"]
+    settings += [f"--groups={plan.groups}", f"--algorithm={plan.algorithm}"]
+    if of_config:
+        settings = [f"batch.per_rank={batch}", "batch.changes=[]"]
+        settings += [f"comm.groups={plan.groups}", f"comm.algorithm={plan.algorithm}"]
+    return [*settings, f"--epochs={answer.epochs:g}"]
 
 
 def _print_prediction(answer: Prediction) -> None:
@@ -337,29 +321,25 @@ def validate(as_json: Json = False) -> None:
 
     Example: `rn50 predict validate >docs/scaling/validation.txt`
     """
-    from ..predict.validate import run_validation, text_lines
+    from ..predict import validate as validation
 
-    validation = run_validation()
+    report = validation.run_validation()
     if as_json:
-        rows = []
-        for row in validation.rows:
-            rows.append(asdict(row) | {"error": round(row.error, 5)})
-        unplaced = [figure._asdict() for figure in validation.unplaced]
-        print_json(
-            {
-                "summary": list(map(asdict, validation.summaries)),
-                "cross_validation": list(map(asdict, validation.scores)),
-                "efficiencies": list(map(asdict, validation.efficiencies)),
-                "without_machine": unplaced,
-                "rows": rows,
-            }
-        )
+        records = {
+            "rows": [asdict(row) | {"error": row.error} for row in report.rows],
+            "summaries": [summary._asdict() for summary in report.summaries],
+        }
+        print_json(report._asdict() | records)
         return
-    for block in text_lines(validation):
-        if isinstance(block, str):
-            say(block)
-        else:
-            print_table(*block)
+    rows = list(map(validation.row_cells, report.rows))
+    print_table(validation.ROW_TITLES, rows)
+    print()
+    summaries = list(map(validation.summary_cells, report.summaries))
+    print_table(validation.SUMMARY_TITLES, summaries)
+    print()
+    say(f"{len(report.without_machine)} published rows without a machine:")
+    titles = tuple(report.without_machine[0])
+    print_table(titles, [tuple(row.values()) for row in report.without_machine])
 
 
 @predict_app.command("calibrate")
@@ -391,9 +371,9 @@ def calibrate(
     precision = common_precision(sources, base, precision)
     measured = [read_measurement(source) for source in sources]
     fit = fit_to(system or base.name, base, measured, precision)
-    text = system_yaml(fit.system)
+    content = system_yaml(fit.system)
     if out is not None:
-        write_output(out, text)
+        write_output(out, content)
     if as_json:
         print_json(
             {
@@ -412,7 +392,7 @@ def calibrate(
         say(_step_in_words(run))
     print(_fit_in_words(fit))
     if out is None:
-        print(text)
+        print(content)
     elif not is_stdout(out):
         say(f"{out}: written")
 

@@ -17,7 +17,6 @@ from .console import (
     aside,
     exit_bad_if,
     print_json,
-    print_table,
     say,
     track,
 )
@@ -32,36 +31,35 @@ def sweep(
 ) -> None:
     """Search a config's parameters with Optuna; the same command continues a search.
 
-    Keeps trials.json and best.yaml (a preset) in `results/<sweep>/`, also while it runs. A driver
-    or a trial may be killed at any time. Ctrl-C stops the running trials; the same command runs
-    them again.
+    Keeps the trials' runs and Optuna's journal in `results/<sweep>/`. A driver or a trial may be
+    killed at any time. Ctrl-C stops the running trial; the same command runs it again.
 
     Exit 0: at least one trial came to its end; 1: none did; 2: bad input; 130: stopped.
 
     Example: `rn50 sweep config/sweeps/quick_lr.yaml`
     """
-    from ..sweep.definition import load_sweep
+    from ..sweep.definition import load_sweep, overrides
     from ..sweep.driver import run_sweep, sweep_folder
-    from ..sweep.report import table, write_results
 
     loaded = load_sweep(definition, system)
     folder = sweep_folder(loaded)
-    words = ["rn50", "sweep", str(definition)]
+    command = ["rn50", "sweep", str(definition)]
     if system is not None:
-        words += ["--system", system]
-    again = shlex.join(words)
+        command += ["--system", system]
+    again = shlex.join(command)
     study = run_sweep(loaded, track, partial(say, to=sys.stderr), again)
-    results = write_results(loaded, study, folder)
-    best = results["best"]
+    best = study.best()
     if as_json:
-        print_json(results, allow_nan=False)
-    else:
-        header, rows = table(results)
-        print_table(header, rows, free=(len(header) - 1,))
-        if best is not None:
-            print(f"best: trial {best}; as a preset: {folder / 'best.yaml'}")
-    states = Counter(trial["state"] for trial in results["trials"])
-    ending = sweep_ended(states, best, folder)
+        print_json(study.to_json(), allow_nan=False)
+    elif best is not None:
+        values = overrides(best.params)
+        objective = loaded.sweep.objective
+        print(
+            f"best: trial {best.number}: {objective} {best.value:g}, {' '.join(values)}"
+        )
+    states = Counter(trial.state.name.lower() for trial in study.trials)
+    parameter = next(iter(loaded.sweep.parameters))
+    ending = sweep_ended(states, folder, None if best is None else parameter)
     with aside(as_json):
         say(ending.line)
     exit_bad_if(best is None)

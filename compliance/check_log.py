@@ -23,7 +23,7 @@ POLICY_VERDICT = "POLICY"
 FAIL = "FAIL"
 CANNOT_READ = "CANNOT_READ"
 VERDICTS = (PASS, POLICY_VERDICT, FAIL, CANNOT_READ)
-"""From the best to the worst."""
+"""All verdicts, from the best to the worst."""
 
 OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest
@@ -250,15 +250,15 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
 
 
 def _run_official_checker(
-    path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str = ""
+    path: Path, log: Log | None, ruleset: str, requested: bool | None, unread: str = ""
 ) -> Verdict | None:
     """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
-    if asked is False:
+    if requested is False:
         return None
     if open_pipe(path) is not None:
         reason = "read from a pipe, which can be read once: save it to a file first"
     elif path.is_file():
-        reason = unread or _why_not_run(path, log, unasked=asked is None)
+        reason = unread or _why_not_run(path, log, unasked=requested is None)
     else:
         return None
     if reason:

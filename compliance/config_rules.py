@@ -257,9 +257,9 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
             "decay_steps": plan.decay_steps,
             "decay_from": run.schedule.decay_from,
         }
-    about = published_lr(run, config.batch)
-    if about is not None:
-        figures["published_base_lr"] = [float(f"{value:.3g}") for value in about]
+    suggested_lr = published_lr(run, config.batch)
+    if suggested_lr is not None:
+        figures["published_base_lr"] = [float(f"{value:.3g}") for value in suggested_lr]
     reference = config.reference
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return figures
@@ -335,11 +335,11 @@ def _images(config: ConfigUnderCheck) -> Violations:
     ):
         actual = config.value(key)
         if any(abs(a - b) > slack for a, b in zip(actual, expected, strict=True)):
-            said, wanted = (
+            actual_text, range_text = (
                 " to ".join(plain(round(value, 4)) for value in pair)
                 for pair in (actual, expected)
             )
-            yield config.violation(key, wanted, actual=said)
+            yield config.violation(key, range_text, actual=actual_text)
     yield from config.held_to("data.augment", True)
     yield from config.held_to("data.flip", True)
     why = "augmentation ends before the run"

@@ -42,7 +42,7 @@ class Trace(NamedTuple):
     path: Path
     accuracies: frozenset[float]
     stamps_ms: tuple[float, ...]
-    """Of the evaluations, in their order; none where they are coarse."""
+    """Stamps of the evaluations, in their order; none where they are coarse."""
     is_imagenet: bool
     """Whether they are fractions of its 50,000 images: of 400 many are equal by chance."""
 
@@ -57,7 +57,7 @@ class Alike(NamedTuple):
     is_same: bool
     """Whether nothing of accuracies and stamps was edited."""
     severity: str = ""
-    """Of the finding, where it is not the rule's."""
+    """The severity of the finding, where it is not the rule's."""
 
 
 def traces_of(checks: Iterable[Check]) -> list[Trace]:
@@ -93,8 +93,8 @@ def find_alike(traces: Sequence[Trace]) -> Iterator[Alike]:
         elif by_clock:
             what = "their evaluations are equally far apart"
         elif count := _copied(first, second, equal[pair], near[pair]):
-            of = min(len(first.accuracies), len(second.accuracies))
-            what = f"{count} of {of} accuracies are the same"
+            total = min(len(first.accuracies), len(second.accuracies))
+            what = f"{count} of {total} accuracies are the same"
         else:
             continue
         yield Alike(first.path, second.path, by_clock, what, is_same)
@@ -120,14 +120,14 @@ def _shared(traces: Sequence[Trace], within: float) -> Counter[tuple[int, int]]:
     )
     matches: dict[tuple[int, int], tuple[set[float], set[float]]] = {}
     begin = 0
-    for place, (accuracy, number) in enumerate(values):
+    for index, (accuracy, number) in enumerate(values):
         while accuracy - values[begin][0] > within:
             begin += 1
-        for lower, other in values[begin:place]:
-            if other != number:
-                pair = (min(number, other), max(number, other))
+        for lower, other_number in values[begin:index]:
+            if other_number != number:
+                pair = (min(number, other_number), max(number, other_number))
                 mine, theirs = (
-                    (accuracy, lower) if number < other else (lower, accuracy)
+                    (accuracy, lower) if number < other_number else (lower, accuracy)
                 )
                 both = matches.setdefault(pair, (set(), set()))
                 both[0].add(mine)
@@ -169,8 +169,8 @@ def _aligned(first: Iterable[float], second: Iterable[float]) -> int:
     """How many stamps are equal after the best shift, to a millisecond."""
     shifts = sorted(mine - theirs for mine in first for theirs in second)
     most = begin = 0
-    for place, shift in enumerate(shifts):
+    for index, shift in enumerate(shifts):
         while shift - shifts[begin] > _SAME_MS:
             begin += 1
-        most = max(most, place - begin + 1)
+        most = max(most, index - begin + 1)
     return most

@@ -74,17 +74,20 @@ def _is_integer(value: float) -> bool:
 
 
 @rule(
-    "MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml", judges=BOTH
+    "MLP102",
+    "invalid-submission-value",
+    ERROR,
+    f"{CHECKER}, common.yaml",
+    judges=BOTH,
+    why=(
+        "Other programs compare these words as they are: a division `Closed` ends the "
+        "official checker with a traceback."
+    ),
+    example='`{"key": "submission_division", "value": "Closed"}`',
 )
 def submission_values(run: HasSettings) -> Violations:
     """Names are not empty (null or blanks are policy); division, status
-    and benchmark are allowed words.
-
-    Why: Other programs compare these words as they are: a division `Closed` ends the official
-    checker with a traceback.
-
-    Example: `{"key": "submission_division", "value": "Closed"}`
-    """
+    and benchmark are allowed words."""
     allowed = {
         "submission_division": benchmark.DIVISIONS,
         "submission_status": benchmark.statuses(run.ruleset),
@@ -93,36 +96,43 @@ def submission_values(run: HasSettings) -> Violations:
     for key in benchmark.submission_keys(run.ruleset):
         for setting in list(run.settings(key))[:1]:
             value = setting.value
-            words = allowed.get(key)
-            if words is not None:
-                if value not in words:
-                    yield setting.violation(" or ".join(words))
+            allowed_values = allowed.get(key)
+            if allowed_values is not None:
+                if value not in allowed_values:
+                    yield setting.violation(" or ".join(allowed_values))
             elif not (isinstance(value, str) and value.strip()):
                 severity = only_if(value != "", POLICY)
                 yield setting.violation("a name", severity=severity)
 
 
-@rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH)
+@rule(
+    "MLP702",
+    "invalid-optimizer",
+    CLOSED_ERROR,
+    CLOSED,
+    judges=BOTH,
+    why="The closed division compares machines with two optimizers. The words are lower case.",
+    example='`{"key": "opt_name", "value": "LARS"}`',
+)
 def optimizer_name(run: HasSettings) -> Violations:
-    """The optimizer is lars or sgd; a log says which.
-
-    Why: The closed division compares machines with two optimizers. The words are lower case.
-
-    Example: `{"key": "opt_name", "value": "LARS"}`
-    """
+    """The optimizer is lars or sgd; a log says which."""
     yield from missing(run, ["opt_name"], "lars or sgd")
     yield from _word(run, "optimizer", *benchmark.OPTIMIZERS)
 
 
-@limit("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD)
+@limit(
+    "MLP705",
+    "end-learning-rate",
+    CLOSED_ERROR,
+    _LARS_AND_SGD,
+    why=(
+        "The reference ends there. An end rate of 0, the usual choice elsewhere, belongs to "
+        "the open division."
+    ),
+    example='`{"key": "lars_opt_end_learning_rate", "value": 0}`',
+)
 def end_lr(run: HasSettings) -> Violations:
-    """The end learning rate is 0.0001.
-
-    Why: The reference ends there. An end rate of 0, the usual choice elsewhere, belongs to the
-    open division.
-
-    Example: `{"key": "lars_opt_end_learning_rate", "value": 0}`
-    """
+    """The end learning rate is 0.0001."""
     yield from _fixed(run, "end_lr", benchmark.END_LR)
 
 
@@ -138,14 +148,16 @@ def lars_epsilon(run: HasSettings) -> Violations:
     yield from _fixed(run, "epsilon", benchmark.LARS_EPSILON)
 
 
-@limit("MLP708", "weight-decay", CLOSED_ERROR, _LARS_AND_SGD)
+@limit(
+    "MLP708",
+    "weight-decay",
+    CLOSED_ERROR,
+    _LARS_AND_SGD,
+    why="The closed division leaves a grid of values, so that a finer search gives no advantage.",
+    example='`{"key": "lars_opt_weight_decay", "value": 3e-05}`',
+)
 def weight_decay(run: HasSettings) -> Violations:
-    """The weight decay is 0.0001 x 2^N.
-
-    Why: The closed division leaves a grid of values, so that a finer search gives no advantage.
-
-    Example: `{"key": "lars_opt_weight_decay", "value": 3e-05}`
-    """
+    """The weight decay is 0.0001 x 2^N."""
 
     def fits(value: object) -> bool:
         ratio = (number(value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
@@ -229,15 +241,14 @@ def decay_shape(run: HasSettings) -> Violations:
     CLOSED_POLICY,
     f"{RULES_TEXT} line 443",
     exempt_if_synthetic=True,
+    why=(
+        "An accuracy of few images scatters, and one of several evaluations then reaches the "
+        "target by luck. The value counts images, neither batches nor what padding adds."
+    ),
+    example='`{"key": "eval_samples", "value": 1000}`',
 )
 def eval_samples(run: HasSettings) -> Violations:
-    """eval_samples is 50,000: evaluation is as thorough as the reference's.
-
-    Why: An accuracy of few images scatters, and one of several evaluations then reaches the
-    target by luck. The value counts images, neither batches nor what padding adds.
-
-    Example: `{"key": "eval_samples", "value": 1000}`
-    """
+    """eval_samples is 50,000: evaluation is as thorough as the reference's."""
     yield from _fixed(run, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
 
 
@@ -247,15 +258,14 @@ def eval_samples(run: HasSettings) -> Violations:
     CLOSED_POLICY,
     f"{RULES_TEXT} line 251",
     exempt_if_synthetic=True,
+    why=(
+        "Epochs are comparable only if each has every image of ImageNet once. Generated or "
+        "own photos belong to the open division."
+    ),
+    example='`{"key": "train_samples", "value": 3200}`',
 )
 def train_samples(run: HasSettings) -> Violations:
-    """train_samples is 1,281,167: each image once an epoch.
-
-    Why: Epochs are comparable only if each has every image of ImageNet once. Generated or own
-    photos belong to the open division.
-
-    Example: `{"key": "train_samples", "value": 3200}`
-    """
+    """train_samples is 1,281,167: each image once an epoch."""
     yield from _fixed(run, "train_samples", benchmark.IMAGENET_TRAIN_SAMPLES)
 
 

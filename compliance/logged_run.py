@@ -124,9 +124,11 @@ class LoggedRun:
         return [event for key in keys for event in self.all(key)]
 
     def first(self, key: str) -> Event | None:
+        """The first record of a key."""
         return next(iter(self.all(key)), None)
 
     def value(self, key: str) -> Any:
+        """The value of the first record of a key; None: there is none."""
         event = self.first(key)
         return event and event.value
 
@@ -156,6 +158,7 @@ class LoggedRun:
         )
 
     def at_least(self, ruleset: str) -> bool:
+        """Whether the log is held to this round's rules or a later one's."""
         return benchmark.at_least(self.ruleset, ruleset)
 
     @cached_property
@@ -171,10 +174,12 @@ class LoggedRun:
 
     @cached_property
     def batch(self) -> float | None:
+        """The global batch size."""
         return number(self.value("global_batch_size"))
 
     @cached_property
     def start(self) -> Event | None:
+        """The first run_start."""
         return self.first("run_start")
 
     @cached_property
@@ -184,6 +189,7 @@ class LoggedRun:
 
     @cached_property
     def status(self) -> Any:
+        """What the first run_stop says of the run."""
         return self.stop and self.stop.metadata.get("status")
 
     @cached_property
@@ -254,8 +260,8 @@ class LoggedRun:
     @cached_property
     def end(self) -> Evaluation | None:
         """The first of them at the run's own target too, at which it should end."""
-        own = self.own_target.accuracy
-        at_target = (e for e in self.evaluations_at_target if e.accuracy >= own)
+        own_target = self.own_target.accuracy
+        at_target = (e for e in self.evaluations_at_target if e.accuracy >= own_target)
         return next(at_target, None)
 
     @cached_property
@@ -424,8 +430,8 @@ def _second_run(log: Log) -> Event | None:
         (event for key in _PREAMBLE for event in log.all(key)),
         key=lambda event: event.order,
     )
-    for key, other in (("run_start", "run_start"), ("init_start", "init_stop")):
-        first = log.first(other)
+    for key, end_key in (("run_start", "run_start"), ("init_start", "init_stop")):
+        first = log.first(end_key)
         if first is None:
             continue
         for again in log.all(key)[1:]:
@@ -436,9 +442,9 @@ def _second_run(log: Log) -> Event | None:
             )
             if ended or apart:
                 begin = stop_order if ended else first.order
-                at = bisect_right(preamble, begin, key=lambda event: event.order)
-                if at < len(preamble) and preamble[at].order < again.order:
-                    return preamble[at]
+                index = bisect_right(preamble, begin, key=lambda event: event.order)
+                if index < len(preamble) and preamble[index].order < again.order:
+                    return preamble[index]
                 if ended:
                     return again
     return None

@@ -102,35 +102,35 @@ def kept_points(ruleset: str) -> tuple[Point, ...]:
     if not everything:
         return ()
     fastest = min(everything, key=lambda point: point.mean)
-    kept = [point for point in everything if point.batch >= fastest.batch]
-    i = 1
-    while i < len(kept) - 1:
-        point = kept[i]
-        low = kept[i - 1]
-        high = kept[i + 1]
+    convex = [point for point in everything if point.batch >= fastest.batch]
+    index = 1
+    while index < len(convex) - 1:
+        point = convex[index]
+        low = convex[index - 1]
+        high = convex[index + 1]
         straight = _between(point.batch, low, high, low.mean, high.mean)
         if point.mean > straight:
-            del kept[i]
+            del convex[index]
         else:
-            i += 1
-    return tuple(kept)
+            index += 1
+    return tuple(convex)
 
 
 def reference(batch: float, ruleset: str) -> Reference | None:
     """What the runs of a batch are held to; None before 1.0.0. Above the largest point there is
     nothing to be held to: mean and minimum are NaN."""
-    kept = kept_points(ruleset)
-    if not kept:
+    matched = kept_points(ruleset)
+    if not matched:
         return None
-    for point in kept:
+    for point in matched:
         if point.batch == batch:
             return _exact("exact", point)
-    if batch < kept[0].batch:
-        return _exact("below", kept[0])
-    if batch > kept[-1].batch:
-        return Reference("above", (kept[-1].batch,), math.nan, math.nan)
+    if batch < matched[0].batch:
+        return _exact("below", matched[0])
+    if batch > matched[-1].batch:
+        return Reference("above", (matched[-1].batch,), math.nan, math.nan)
     low, high = next(
-        (low, high) for low, high in pairwise(kept) if low.batch < batch < high.batch
+        (low, high) for low, high in pairwise(matched) if low.batch < batch < high.batch
     )
     mean = _between(batch, low, high, low.mean, high.mean)
     stdev = _between(batch, low, high, low.stdev, high.stdev)

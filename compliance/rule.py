@@ -37,25 +37,43 @@ is empty."""
 
 
 def against(
-    subject: Event | str, actual: str, expected: str, why: str = "", **more: Any
+    subject: Event | str,
+    actual: str,
+    expected: str,
+    why: str = "",
+    *,
+    line: int | None = None,
+    found: str = "",
+    advice: str = "",
+    severity: str = "",
 ) -> Finding:
-    """That one thing was found and another expected.
+    """That one thing was found and another expected: `SUBJECT ACTUAL, expected EXPECTED: WHY`.
 
     Args:
         subject: the record, or what the message begins with.
         actual: what is found; with the subject before it a sentence.
         expected: what is right.
         why: the reason, or a hint, at the end of the message.
-        **more: other fields of `Finding`: `line` (of a record its own), `advice`, `severity`.
+        line: where it stands; None: the record's own line.
+        found: what is found, alone; empty: `actual`.
+        advice: what to do.
+        severity: where it is not the rule's.
     """
-    place = subject
+    name = subject
     if isinstance(subject, Event):
-        place = subject.place
-        more = {"line": subject.line} | more
-    message = f"{place} {actual}, expected {expected}"
+        name = subject.place
+        line = line or subject.line
+    message = f"{name} {actual}, expected {expected}"
     if why:
         message += f": {why}"
-    return violation(message=message, expected=expected, **{"found": actual} | more)
+    return violation(
+        message=message,
+        expected=expected,
+        found=found or actual,
+        line=line,
+        advice=advice,
+        severity=severity,
+    )
 
 
 Violations: TypeAlias = Iterator[Finding]
@@ -74,11 +92,21 @@ class Setting(NamedTuple):
     value: Any
     line: int | None = None
 
-    def violation(self, expected: str, why: str = "", **more: Any) -> Finding:
-        """That another value was expected; `more`: as of `against`."""
+    def violation(
+        self, expected: str, why: str = "", *, advice: str = "", severity: str = ""
+    ) -> Finding:
+        """That another value was expected; the arguments are those of `against`."""
         value = shown(self.value)
-        more |= {"line": self.line, "found": value}
-        return against(self.place, f"is {value}", expected, why, **more)
+        return against(
+            self.place,
+            f"is {value}",
+            expected,
+            why,
+            line=self.line,
+            found=value,
+            advice=advice,
+            severity=severity,
+        )
 
 
 class HasSettings(Protocol):
@@ -105,10 +133,28 @@ class HasSettings(Protocol):
         """Whether a record of this key is missing."""
 
 
+LOST = "broken-record"
+"""The rule of records that cannot be read: without a lost one others stand alone, counts are short.
+"""
+CLOCK = (
+    "impossible-stamp",
+    "zero-stamp",
+    "two-runs",
+    "several-clocks",
+    "run-time-not-positive",
+)
+"""The rules on what is wrong with the clock. Each explains what is stamped by it, and each later
+one of these."""
+
+
 class Rule(NamedTuple):
-    """`open_severity`: in the open division; None: not a rule there. `keys`: of the log records
-    that it reads, beside `logged_run.READ_KEYS`. `exempt_if_synthetic`: not a rule on
-    configs whose images are not ImageNet's."""
+    """A rule and what is known of it.
+
+    `open_severity`: in the open division; None: not a rule there. `keys`: of the log records
+    that it reads, beside `logged_run.READ_KEYS`. `exempt_if_synthetic`: not a rule on configs whose
+    images are not ImageNet's. `follows_from`: names of the rules that explain its findings where
+    they are broken too; the first counts. `why`, `example`: the reason for it, and what breaks it,
+    of the rules with a section of their own in docs/rules.md."""
 
     code: str
     name: str
@@ -121,29 +167,14 @@ class Rule(NamedTuple):
     rulesets: tuple[str, ...] = benchmark.RULESETS
     optimizer: str | None = None
     exempt_if_synthetic: bool = False
+    follows_from: tuple[str, ...] = ()
+    why: str = ""
+    example: str = ""
 
     @property
     def description(self) -> str:
-        """What it checks: the first paragraph of the function's docstring."""
-        return self._paragraph("")
-
-    @property
-    def why(self) -> str:
-        """The reason for it; empty: its docstring has none."""
-        return self._paragraph("Why: ")
-
-    @property
-    def example(self) -> str:
-        """What breaks it; empty: its docstring has none."""
-        return self._paragraph("Example: ")
-
-    def _paragraph(self, begin: str) -> str:
-        """The first paragraph of the docstring that begins so, without its begin; empty: none."""
-        for paragraph in str(self.check.__doc__).split("\n\n"):
-            text = " ".join(paragraph.split())
-            if text.startswith(begin):
-                return text.removeprefix(begin)
-        return ""
+        """What it checks: the function's docstring."""
+        return " ".join(str(self.check.__doc__).split())
 
     def applies(self, run: HasSettings) -> bool:
         """Whether it is a rule for this log."""
@@ -188,7 +219,7 @@ def missing(
 
 
 _REGISTERED: dict[tuple[str, str], Rule] = {}
-"""By code and what is judged."""
+"""Every rule by its code and what it judges."""
 
 
 def rule(
@@ -219,11 +250,6 @@ def rules_on(subject: str) -> tuple[Rule, ...]:
     """The registered rules on LOG, CONFIG, FOLDER or ROUND, by their codes. (`log_rules`,
     `config_rules` and `submission` register theirs when they are imported.)"""
     return tuple(_REGISTERED[key] for key in sorted(_REGISTERED) if key[1] == subject)
-
-
-def code_of(name: str) -> str:
-    """The code of a rule; the name itself where no rule has it."""
-    return next((each.code for each in _REGISTERED.values() if each.name == name), name)
 
 
 def since(first: str) -> tuple[str, ...]:

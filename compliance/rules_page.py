@@ -75,7 +75,7 @@ def render_markdown() -> str:
 
 
 def first_met() -> list[Rule]:
-    """The rules with a section of their own: their docstrings have a reason and an example."""
+    """The rules with a section of their own: those with a reason and an example."""
     return [each for each in _all_rules() if each.why]
 
 

@@ -40,26 +40,26 @@ class Ruleset(NamedTuple):
     source: str
 
 
-def parse_ruleset(text: str) -> str:
+def parse_ruleset(written: str) -> str:
     """A ruleset as people write it: 4.0.0, 4.0, v4.0. Raises UserError for one without ResNet."""
-    name = benchmark.ruleset_name(text)
+    name = benchmark.ruleset_name(written)
     if name is None:
         raise UserError(
-            f"--ruleset: no ResNet rules in {shown(text)[1:-1]}; rulesets with ResNet: "
+            f"--ruleset: no ResNet rules in {shown(written)[1:-1]}; rulesets with ResNet: "
             f"{', '.join(benchmark.RULESETS)}"
         )
     return name
 
 
-def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
-    """The ruleset of a log. Raises CannotRead where `given` expects another format."""
-    if given is not None:
-        wanted = parse_ruleset(given)
-        if log is not None and (log.dialect == MLL) != (wanted == "0.6.0"):
-            expected = ":::MLL" if wanted == "0.6.0" else ":::MLLOG"
-            reason = f"{expected} records expected for ruleset {wanted}, found :::{log.dialect}"
+def find_ruleset(path: Path, log: Log | None, requested: str | None) -> Ruleset:
+    """The ruleset of a log. Raises CannotRead where `requested` expects another format."""
+    if requested is not None:
+        name = parse_ruleset(requested)
+        if log is not None and (log.dialect == MLL) != (name == "0.6.0"):
+            expected = ":::MLL" if name == "0.6.0" else ":::MLLOG"
+            reason = f"{expected} records expected for ruleset {name}, found :::{log.dialect}"
             raise CannotRead(path, reason)
-        return Ruleset(wanted, "given")
+        return Ruleset(name, "given")
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")
     folder = _from_path(path)
@@ -91,5 +91,5 @@ def _dated(log: Log) -> str | None:
 def _from_path(path: Path) -> str | None:
     """The round that a folder of published results is named after."""
     matches = [_ROUND_FOLDER.fullmatch(part) for part in path.absolute().parts[:-1]]
-    known = [m for m in matches if m is not None and f"{m[2]}.0" in benchmark.RULESETS]
-    return next((f"{m[2]}.0" for m in sorted(known, key=lambda m: m[1] is None)), None)
+    rounds = [m for m in matches if m is not None and f"{m[2]}.0" in benchmark.RULESETS]
+    return next((f"{m[2]}.0" for m in sorted(rounds, key=lambda m: m[1] is None)), None)

@@ -47,14 +47,14 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
         return None
     out = left_out([run_score(check) for check in checks])
     logged = [check.run.batch if check.run else None for check in checks]
-    counting = {batch for at, batch in enumerate(logged) if at not in out}
+    counting = {batch for index, batch in enumerate(logged) if index not in out}
     batches = {batch for batch in counting or logged if batch is not None}
     if len(batches) != 1:
         values = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "no batch"
         return Verdict(False, f"{values} are no common batch of the runs")
     epochs: list[float | None] = []
-    for at, check in enumerate(checks):
-        counts = logged[at] is not None and at not in out
+    for index, check in enumerate(checks):
+        counts = logged[index] is not None and index not in out
         epochs.append(check.run.convergence_epoch if check.run and counts else None)
     return judge(epochs, batches.pop(), ruleset)
 
@@ -62,13 +62,16 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
 def left_out(runs: Sequence[RunScore]) -> set[int]:
     """Runs that count as the slowest: one that is not valid; of more, which make no submission,
     those that did not converge, so that their score is still known."""
-    invalid = {at for at, run in enumerate(runs) if run.invalid or not run.converged}
+    invalid = {
+        index for index, run in enumerate(runs) if run.invalid or not run.converged
+    }
     if len(invalid) <= benchmark.RUNS_THAT_MAY_FAIL:
         return invalid
-    return {at for at in invalid if not runs[at].converged}
+    return {index for index in invalid if not runs[index].converged}
 
 
 def run_score(check: Check) -> RunScore:
+    """What the run of a log is worth in a set."""
     run = check.run
     score = RunScore(check.path, dropped=check.cause, invalid=check.cause)
     if run is None:

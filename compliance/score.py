@@ -52,7 +52,7 @@ class Score(NamedTuple):
         if failed > benchmark.RUNS_THAT_MAY_FAIL:
             notes.append(f"no score: {failed} of {count} runs failed, at most one may")
         if count != benchmark.RUNS:
-            runs = f"{count} run{'s' * (count != 1)}"
+            runs = "1 run" if count == 1 else f"{count} runs"
             notes.append(f"no score: {runs}, a score needs {benchmark.RUNS}")
         factor = f"{self.scaling_factor:.10f}"
         if self.rcp is None:
@@ -161,13 +161,17 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     out = left_out(runs)
     if len(out) > benchmark.RUNS_THAT_MAY_FAIL or len(runs) != benchmark.RUNS:
         return runs, None
-    good = [run for at, run in enumerate(runs) if at not in out]
+    good = [run for index, run in enumerate(runs) if index not in out]
     order = sorted(good, key=lambda run: run.minutes or 0.0)
     marks = {order[0].path: "fastest"}
     if not out:
         marks[order[-1].path] = "slowest"
-    for at in out:
-        marks[runs[at].path] = f"slowest: {runs[at].dropped or runs[at].invalid}"
+    for index in out:
+        marks[runs[index].path] = (
+            f"slowest: {runs[index].dropped or runs[index].invalid}"
+        )
     runs = [run._replace(dropped=marks.get(run.path, "")) for run in runs]
-    kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
-    return runs, sum(kept) / len(kept) if kept else None
+    minutes = [
+        run.minutes for run in runs if not run.dropped and run.minutes is not None
+    ]
+    return runs, sum(minutes) / len(minutes) if minutes else None

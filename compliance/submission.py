@@ -52,7 +52,7 @@ _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 
 
 class Machine(NamedTuple):
-    """Of all nodes; without accelerators the processors compute."""
+    """What all nodes have; without accelerators the processors compute."""
 
     nodes: int
     accelerators: int
@@ -201,7 +201,7 @@ def _five_runs(submission: Submission) -> Violations:
     failed = invalid(submission.checks)
     if submission.is_run:
         return  # whose log has the verdict
-    allowed = benchmark.RUNS_THAT_MAY_FAIL * (count >= benchmark.RUNS)
+    allowed = benchmark.RUNS_THAT_MAY_FAIL if count >= benchmark.RUNS else 0
     if failed:
         names = ", ".join(check.path.name for check in failed)
         yield against(
@@ -235,8 +235,8 @@ def _together(
 ) -> Violations:
     """The first pair of runs of which something is the same, but for those of one run."""
     copies = {(pair.first.name, pair.second.name) for pair in submission.alike}
-    for (name, run), (twin, other) in combinations(submission.runs[:_MOST_RUNS], 2):
-        if (name, twin) not in copies and same(run, other):
+    for (name, run), (twin, twin_run) in combinations(submission.runs[:_MOST_RUNS], 2):
+        if (name, twin) not in copies and same(run, twin_run):
             yield against(f"{name} and {twin}", what, "two runs", _ANEW)
             return
 
@@ -305,22 +305,22 @@ def _own_moments(submission: Submission) -> Violations:
         yield against(f"all {len(runs)} runs", "end with one accuracy", "several")
 
 
-def _as_long(run: LoggedRun, other: LoggedRun) -> bool:
-    if max(run.coarse_ms, other.coarse_ms) >= COARSE_MS:
+def _as_long(run: LoggedRun, twin: LoggedRun) -> bool:
+    if max(run.coarse_ms, twin.coarse_ms) >= COARSE_MS:
         return False
-    return 0 < round(run.run_ms or 0) == round(other.run_ms or 0)
+    return 0 < round(run.run_ms or 0) == round(twin.run_ms or 0)
 
 
-def _share_a_clearing(run: LoggedRun, other: LoggedRun) -> bool:
+def _share_a_clearing(run: LoggedRun, twin: LoggedRun) -> bool:
     stamps = {event.time_ms for event in run.all("cache_clear") if event.time_ms}
-    shared = any(event.time_ms in stamps for event in other.all("cache_clear"))
-    return shared and not _overlap(run, other)
+    shared = any(event.time_ms in stamps for event in twin.all("cache_clear"))
+    return shared and not _overlap(run, twin)
 
 
-def _overlap(run: LoggedRun, other: LoggedRun) -> bool:
+def _overlap(run: LoggedRun, twin: LoggedRun) -> bool:
     """Whether two runs train at one time; true where one has no clock."""
-    starts = [each.start.time_ms for each in (run, other) if each.start]
-    stops = [each.stop.time_ms for each in (run, other) if each.stop]
+    starts = [each.start.time_ms for each in (run, twin) if each.start]
+    stops = [each.stop.time_ms for each in (run, twin) if each.stop]
     return len(starts + stops) < 4 or max(starts) < min(stops)
 
 
@@ -620,9 +620,9 @@ def _sheets() -> dict[str, float]:
     """The tensor rates of the data sheets in `config/system/`, the highest of an accelerator."""
     rates: dict[str, float] = {}
     for system in map(load_system, list_systems()):
-        about = system.performance
+        performance = system.performance
         for model in _MODEL.findall(system.accelerator)[:1]:
-            rate = (about and about.tensor_flops_per_s) or 0.0
+            rate = (performance and performance.tensor_flops_per_s) or 0.0
             rates[model] = max(rate, rates.get(model, 0.0))
     return rates
 

@@ -155,10 +155,10 @@ WEIGHT_NAMES_RULESETS = ("1.1.0", "2.0.0", "2.1.0")
 
 def ruleset_name(written: object) -> str | None:
     """The ruleset that is written as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0. None: none."""
-    text = str(written).strip().lower().removeprefix("v")
-    for name in (text, f"{text}.0"):
-        if name in RULESETS:
-            return name
+    name = str(written).strip().lower().removeprefix("v")
+    for candidate in (name, f"{name}.0"):
+        if candidate in RULESETS:
+            return candidate
     return None
 
 

@@ -78,10 +78,10 @@ class Form:
         return self.text
 
     def check(self, value: Any) -> Any:
-        known = self.read(value)
-        if known is None:
+        parsed = self.read(value)
+        if parsed is None:
             raise ValueError(self)
-        return known
+        return parsed
 
     def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
         # the command line reads the tables without pydantic
@@ -99,8 +99,10 @@ class OneOf(Form):
 
     def _find(self, value: Any) -> Any:
         if isinstance(value, str):
-            texts = (way for way in self._ways if isinstance(way, str))
-            fits = any(re.fullmatch(_pattern(text), value) for text in texts)
+            spellings = (way for way in self._ways if isinstance(way, str))
+            fits = any(
+                re.fullmatch(_pattern(spelling), value) for spelling in spellings
+            )
         else:
             fits = isinstance(value, int) and value in self._ways
         return value if fits else None

@@ -37,6 +37,7 @@ class Engine(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The engine's name for people."""
         if self.backend == "mpi" and self.mpi:
             return PRODUCTS[self.mpi]
         return self.backend
@@ -71,6 +72,7 @@ class Communication:
 
     @property
     def is_what_if(self) -> bool:
+        """Whether the command line asked for another plan than the config's."""
         return "what-if" in (self.algorithm_by, self.groups_by)
 
     @property
@@ -132,26 +134,28 @@ def plan_of_any(
 def plan_own(system: System, ranks: int, mpi: Family | None = None) -> Communication:
     """What the published runs of a machine did, by software of its own where that is another."""
     engine = engine_of(system, "mpi", mpi)
-    about = system.performance or Performance()
+    performance = system.performance or Performance()
     plan = Communication(
         engine=engine,
         algorithm="auto",
         algorithm_by="engine",
-        groups=about.groups,
+        groups=performance.groups,
         groups_by="machine",
-        priced=priced("auto", engine, about),
+        priced=priced("auto", engine, performance),
     )
-    if about.algorithm == "auto":
+    if performance.algorithm == "auto":
         return plan
-    (algorithm,) = own_algorithms(system, about, ranks)
+    (algorithm,) = own_algorithms(system, performance, ranks)
     return _free(plan, algorithm, system, ranks, "machine")
 
 
-def own_algorithms(system: System, about: Performance, ranks: int) -> tuple[str, ...]:
+def own_algorithms(
+    system: System, performance: Performance, ranks: int
+) -> tuple[str, ...]:
     """What the model takes the fastest of for the machine's own software."""
-    if about.algorithm == "auto":
-        return priced("auto", engine_of(system, "mpi", None), about)
-    return (own_grid(about.algorithm, system, about, ranks),)
+    if performance.algorithm == "auto":
+        return priced("auto", engine_of(system, "mpi", None), performance)
+    return (own_grid(performance.algorithm, system, performance, ranks),)
 
 
 def what_if(
@@ -225,7 +229,7 @@ def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
 
 
 def priced(
-    algorithm: str, engine: Engine, about: Performance | None
+    algorithm: str, engine: Engine, performance: Performance | None
 ) -> tuple[str, ...]:
     """What the model takes the fastest of. NCCL chooses between rings, trees and switches; Gloo has
     a ring alone, an MPI what it can be told to use, or what every MPI has."""
@@ -234,7 +238,7 @@ def priced(
     if engine.backend == "gloo":
         return ("ring",)
     if engine.backend == "nccl":
-        switches = (IN_SWITCHES,) if about and about.switches_reduce else ()
+        switches = (IN_SWITCHES,) if performance and performance.switches_reduce else ()
         return ("ring", "double_tree", *switches)
     flat = [name for name in engine.offered if name not in ("auto", *GRIDS)]
     return tuple(flat) or ("ring", "recursive_doubling", "recursive_halving_doubling")
@@ -301,11 +305,11 @@ def _free(
 
 
 def own_grid(
-    algorithm: str, system: System, about: Performance | None, ranks: int
+    algorithm: str, system: System, performance: Performance | None, ranks: int
 ) -> str:
     """`algorithm` with the grid that it is given; without one, nodes x ranks of a node or, on one
-    node and by `about.square_torus`, the squarest. Raises UserError: there is no such algorithm or
-    grid."""
+    node and by `performance.square_torus`, the squarest. Raises UserError: there is no such
+    algorithm or grid."""
     try:
         name, sides = parse_algorithm(algorithm, ranks)
     except ValueError as error:
@@ -314,6 +318,6 @@ def own_grid(
         return algorithm
     if sides is None:
         sides = _nodes_grid(system, ranks)
-        if 1 in sides or (about is not None and about.square_torus):
+        if 1 in sides or (performance is not None and performance.square_torus):
             sides = grid(ranks)
     return f"{name}({sides[0]}x{sides[1]})"

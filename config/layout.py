@@ -1,70 +1,67 @@
 """What a machine keeps of the layers below: the recipe's ranks, with which its learning rate goes,
-and the network on which its points were measured. Pure."""
+and no points that were measured on another GPU or network. Pure."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..host.errors import UserError, show
-from .leaves import Layer, Leaf, Leaves, Origin, remove, value_in
-from .machine import MeasuredOn, System
+from .leaves import Layer, Leaf, Leaves, Origin, put, value_in
+from .machine import System, Waiting
 from .plan import spread
 
 NODES = "system.nodes"
 RANKS_PER_NODE = "system.ranks_per_node"
 _PERFORMANCE = "system.performance"
-_NETWORK = {name: f"{_PERFORMANCE}.{name}" for name in MeasuredOn.model_fields}
-_NETWORK["ranks_per_node"] = RANKS_PER_NODE
-_CALIBRATED = [f"{_PERFORMANCE}.{precision}" for precision in ("fp16", "fp32", "tf32")]
-
-
-def note_network(leaves: Leaves, layer: Layer) -> None:
-    """After `layer` is put: note beside its points the network, which is that of its machine."""
-    for section in _CALIBRATED:
-        noted = f"{section}.measured_on"
-        if layer.mentions(f"{section}.points") and not layer.mentions(noted):
-            remove(leaves, noted)
-            for name, leaf in _network(leaves).items():
-                leaves[f"{noted}.{name}"] = leaf
-
-
+_PRECISIONS = ("fp16", "fp32", "tf32")
 _SHEET = ("tensor_flops_per_s", "memory_bytes_per_s", "clock_hz")
+_BEFORE: dict[str, tuple[str, Any]] = {
+    **dict.fromkeys(_SHEET, ("GPU", None)),
+    **{
+        name: ("network", field.default) for name, field in Waiting.model_fields.items()
+    },
+}
+"""What points depend on, with what counts where no layer gives it; None: nothing does."""
 
 
-def refuse_other_gpu(leaves: Leaves, layer: Layer) -> None:
-    """Before `layer` is put: raise UserError where it gives the GPU another data sheet, and leaves
-    the points that were measured on the one before."""
+def put_layer(leaves: Leaves, layer: Layer) -> None:
+    """Set the leaves of a layer over those that are there. Raises UserError: it leaves points that
+    were measured on another machine."""
+    _refuse_points_of_another(leaves, layer)
+    for key, leaf in layer.leaves:
+        put(leaves, key, leaf)
+
+
+def _refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
+    """Before `layer` is put: raise UserError where it gives the machine another data sheet or
+    network, and leaves the points that were measured on the one before."""
     measured = [
-        section.rpartition(".")[2]
-        for section in _CALIBRATED
-        if f"{section}.points" in leaves
-        and not (layer.mentions(f"{section}.points") or layer.last(section))
+        precision
+        for precision in _PRECISIONS
+        if _keeps_points(leaves, layer, f"{_PERFORMANCE}.{precision}")
     ]
-    for key in (f"{_PERFORMANCE}.{name}" for name in _SHEET):
-        before = value_in(leaves, key)
+    for name, (part, default) in _BEFORE.items():
+        key = f"{_PERFORMANCE}.{name}"
+        before = value_in(leaves, key, default)
         leaf = layer.last(key)
-        if measured and before and leaf and leaf.value not in (before, None):
+        if (
+            measured
+            and leaf
+            and before is not None
+            and leaf.value not in (before, None)
+        ):
             cure = ", ".join(f"{precision}: null" for precision in measured)
             raise UserError(
                 f"{leaf.origin}: {key}: expected {show(before)}, found {show(leaf.value)}: the "
-                "points of the base were measured on another GPU; remove them by "
+                f"points of the base were measured on another {part}; remove them by "
                 f"`{cure}`, or give points of this one"
             )
 
 
-def forget_same_network(leaves: Leaves) -> None:
-    """After all layers: points whose network no later layer changed need no note."""
-    now = {name: leaf.value for name, leaf in _network(leaves).items()}
-    for section in _CALIBRATED:
-        noted = f"{section}.measured_on"
-        if now == {name: value_in(leaves, f"{noted}.{name}") for name in now}:
-            remove(leaves, noted)
-
-
-def _network(leaves: Leaves) -> Leaves:
-    network = {}
-    for name, field in MeasuredOn.model_fields.items():
-        by_default = Leaf(field.default, Origin("default"))
-        network[name] = leaves.get(_NETWORK[name], by_default)
-    return network
+def _keeps_points(leaves: Leaves, layer: Layer, section: str) -> bool:
+    """Whether the points below remain when `layer` is put."""
+    points = f"{section}.points"
+    return points in leaves and not (layer.mentions(points) or layer.last(section))
 
 
 def says_ranks(layer: Layer) -> bool:

@@ -23,12 +23,14 @@ class Origin(NamedTuple):
 
 
 class Leaf(NamedTuple):
+    """A value and where it was written."""
+
     value: Any
     origin: Origin
 
 
 Leaves: TypeAlias = dict[str, Leaf]
-"""By their dotted paths."""
+"""A config's leaves by their dotted paths."""
 Origins: TypeAlias = Mapping[str, Origin]
 
 
@@ -45,7 +47,7 @@ class Layer(NamedTuple):
 
     def mentions(self, key: str) -> bool:
         """Whether it sets `key` or something within it."""
-        return any(is_within(other, key) for other, _ in self.leaves)
+        return any(is_within(mentioned, key) for mentioned, _ in self.leaves)
 
 
 def is_within(key: str, section: str) -> bool:
@@ -61,12 +63,12 @@ def value_in(leaves: Leaves, key: str, default: Any = None) -> Any:
 def put(leaves: Leaves, key: str, leaf: Leaf) -> None:
     """Set one leaf; a section it replaces goes, and so does a scalar above it. An empty mapping
     changes nothing in a section that is there."""
-    is_section = any(other.startswith(f"{key}.") for other in leaves)
+    is_section = any(present.startswith(f"{key}.") for present in leaves)
     if is_section and leaf.value == {}:
         return
-    for other in list(leaves):
-        if is_within(other, key) or key.startswith(f"{other}."):
-            del leaves[other]
+    for present in list(leaves):
+        if is_within(present, key) or key.startswith(f"{present}."):
+            del leaves[present]
     leaves[key] = leaf
 
 

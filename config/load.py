@@ -17,14 +17,7 @@ from ruamel.yaml import YAML
 from ..host.errors import COMMAND_LINE, Problem, UserError, show
 from ..host.reading import JsonObject
 from .image_set import fill_counts, forget_other_set
-from .layout import (
-    forget_same_network,
-    lay_out,
-    note_network,
-    ranks_of,
-    refuse_other_gpu,
-    says_ranks,
-)
+from .layout import lay_out, put_layer, ranks_of, says_ranks
 from .leaves import (
     Layer,
     Leaf,
@@ -48,6 +41,8 @@ _Place: TypeAlias = tuple[int | str, ...]
 _OF_GPUS = {"comm.groups": "single", "comm.cycle_ms": 0.1}
 """What no layer gives, where GPUs train: cuDNN's batch norm needs all multiprocessors at once, and
 waits while a sum under backward has some of them (docs/communication.md)."""
+_OF_PLANS = "NHWC"
+"""The `model.layout` that a plan of a GPU's step computes in, whatever a layer gives."""
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
     "missing": "one value more",  # in a list
@@ -80,8 +75,8 @@ class Loaded:
     @property
     def sha256(self) -> str:
         """Digest of the resolved tree, independent of how it was written."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
         """Each leaf as (dotted path, value, origin), in schema order."""
@@ -120,7 +115,13 @@ def load(
     fill_counts(leaves, from_manifest=within is None)
     _fill_for_device(leaves)
     origins = {key: leaf.origin for key, leaf in leaves.items()}
-    return Loaded(_validate(leaves, str(path)), origins)
+    run = _validate(leaves, str(path))
+    is_planned = run.system.device == "gpu" and run.model.is_planned
+    if is_planned and run.model.layout != _OF_PLANS:
+        model = run.model.model_copy(update={"layout": _OF_PLANS})
+        run = run.model_copy(update={"model": model})
+        origins["model.layout"] = Origin("model.step")
+    return Loaded(run, origins)
 
 
 def merge(layers: Iterable[Layer]) -> Leaves:
@@ -134,15 +135,11 @@ def merge(layers: Iterable[Layer]) -> Leaves:
             # where results go is no part of it
             remove(leaves, "system", keep=("system.results",))
         forget_other_set(leaves, layer)
-        refuse_other_gpu(leaves, layer)
-        for key, leaf in layer.leaves:
-            put(leaves, key, leaf)
-        note_network(leaves, layer)
+        put_layer(leaves, layer)
         if says_ranks(layer):
             ranks = None
     if ranks is not None:
         lay_out(leaves, ranks)
-    forget_same_network(leaves)
     return leaves
 
 
@@ -213,19 +210,19 @@ def explain(
         origin = nearest_origin(key, origins) or Origin(config)
         problems.append((origin, _text_of(problem, key, root)))
     problems.sort(key=lambda problem: (problem[0].source, problem[0].line or 0))
-    return [Problem(str(origin), text) for origin, text in problems]
+    return [Problem(str(origin), message) for origin, message in problems]
 
 
 def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
     """What is wrong with `key`."""
     error_type = problem["type"]
-    place = problem["loc"]
+    location = problem["loc"]
     message = problem["msg"].removeprefix("Value error, ")
     if error_type == "extra_forbidden":
-        return f"{key}: unknown key{_suggest(place, root)}"
-    if error_type == "value_error" and _section_at(place, root) is not None:
+        return f"{key}: unknown key{_suggest(location, root)}"
+    if error_type == "value_error" and _section_at(location, root) is not None:
         return f"{key}.{message}" if key else message
-    if error_type == "missing" and isinstance(place[-1], str):
+    if error_type == "missing" and isinstance(location[-1], str):
         return f"{key}: a value expected, found none"
     expected = _PLAIN.get(error_type, message.removeprefix("Input should be "))
     return f"{key}: expected {expected}, found {show(problem['input'])}"
@@ -243,19 +240,21 @@ def nearest_origin(key: str, origins: Origins) -> Origin | None:
     return None
 
 
-def _suggest(place: _Place, root: type[BaseModel]) -> str:
+def _suggest(location: _Place, root: type[BaseModel]) -> str:
     """The nearest valid keys beside an unknown one."""
-    section = _section_at(place[:-1], root)
+    section = _section_at(location[:-1], root)
     if section is None:
         return ""
     fields = section.model_fields
-    return nearest_name(str(place[-1]), fields) or f"; valid here: {', '.join(fields)}"
+    return (
+        nearest_name(str(location[-1]), fields) or f"; valid here: {', '.join(fields)}"
+    )
 
 
-def _section_at(place: _Place, root: type[BaseModel]) -> type[BaseModel] | None:
+def _section_at(location: _Place, root: type[BaseModel]) -> type[BaseModel] | None:
     """The section of the schema at a place, or None where a value stands."""
     section: type[BaseModel] | None = root
-    parts = iter(place)
+    parts = iter(location)
     for part in parts:
         if section is None or part not in section.model_fields:
             return None

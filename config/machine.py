@@ -111,13 +111,6 @@ class Waiting(Section):
     """Images that a node decodes; null: enough."""
 
 
-class MeasuredOn(Waiting):
-    """The network of the machine on which points were measured."""
-
-    ranks_per_node: Ranks = 2
-    """Ranks of a node there."""
-
-
 class Compute(Section):
     """Time of a step without exposed communication: fixed_s + per image x batch ^ exponent. Points
     refine a data sheet (fp16 with `tensor_flops_per_s`). Without one two points fix both constants;
@@ -127,8 +120,6 @@ class Compute(Section):
     """Measured steps."""
     fixed_s: NonNegative | None = None
     """The part of a step that does not grow with the batch; null: from points."""
-    measured_on: MeasuredOn | None = None
-    """The network of the points, set where their machine's is overridden; null: the same."""
 
     @model_validator(mode="after")
     def _check(self) -> Compute:
@@ -339,7 +330,7 @@ class System(Section):
     references: Annotated[dict[Name, Reference], AfterValidator(_References)] = (
         _References()
     )
-    """Rates by a config's name: for `bench throughput --check` and a run's end."""
+    """Rates by a config's name: for `bench scaling --check` and a run's end."""
     description: Description = Description()
     """What rn50 submission writes of the machine (docs/submission.md)."""
 

@@ -129,6 +129,7 @@ class Manifest(Section):
         return hashlib.sha256(files.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
+        """The content of the manifest's file."""
         return json.dumps(self.model_dump(), indent=1) + "\n"
 
 

@@ -43,8 +43,8 @@ def list_systems() -> list[str]:
 def find_config(name: str, folder: Path = Path()) -> Path:
     """The file of a config: a path relative to `folder`, or a preset's name. Raises UserError:
     neither; names the nearest."""
-    if (beside := file_beside(name, folder)) is not None:
-        return beside
+    if (file := file_beside(name, folder)) is not None:
+        return file
     presets = list_presets()
     if name in presets:
         return PRESETS / f"{name}.yaml"
@@ -57,13 +57,13 @@ def find_system(name: str, folder: Path = Path()) -> Path:
 
     Case, dashes and dots of a name do not matter. Raises UserError: neither; names the nearest.
     """
-    if (beside := file_beside(name, folder)) is not None:
-        return beside
-    known = {stem.replace("_", ""): stem for stem in list_systems()} | SYSTEM_ALIASES
-    wanted = re.sub(r"[ ._-]", "", name.lower())
-    if wanted in known:
-        return PRESETS / "system" / f"{known[wanted]}.yaml"
-    near = known.get(_most_like(wanted, known))
+    if (file := file_beside(name, folder)) is not None:
+        return file
+    names = {stem.replace("_", ""): stem for stem in list_systems()} | SYSTEM_ALIASES
+    plain_name = re.sub(r"[ ._-]", "", name.lower())
+    if plain_name in names:
+        return PRESETS / "system" / f"{names[plain_name]}.yaml"
+    near = names.get(_most_like(plain_name, names))
     raise _no_file("a machine (`rn50 config list --systems`)", name, folder, near)
 
 
@@ -75,16 +75,16 @@ def _no_file(meant: str, name: str, folder: Path, near: str | None) -> UserError
     return UserError(f"a YAML file or {meant} expected, found {show(name)}{hint}")
 
 
-def _most_like(word: str, names: Iterable[str], least: float = 0.6) -> str:
-    """The name that is most like a word; empty where none has `least` in common with it."""
-    near = difflib.get_close_matches(word, list(names), n=1, cutoff=least)
+def _most_like(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """The name that is most like a word; empty where none has `cutoff` in common with it."""
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=cutoff)
     return near[0] if near else ""
 
 
-def nearest_name(word: str, known: Iterable[str]) -> str:
-    """The end of an error for a word that is none of the `known`: the nearest of them; empty where
+def nearest_name(word: str, names: Iterable[str]) -> str:
+    """The end of an error for a word that is none of the `names`: the nearest of them; empty where
     none is near."""
-    near = _most_like(word, known)
+    near = _most_like(word, names)
     return f"; did you mean {near}?" if near else ""
 
 

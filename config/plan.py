@@ -24,6 +24,7 @@ class Segment:
 
     @property
     def global_batch_size(self) -> int:
+        """Images of all ranks in a step."""
         return self.per_rank * self.active_ranks
 
 
@@ -65,9 +66,11 @@ class Plan:
         return self.epoch_end_step(self.eval_epochs[-1])
 
     def segment_of_epoch(self, epoch: int) -> Segment:
+        """The segment in which an epoch is trained."""
         return next(s for s in reversed(self.segments) if s.first_epoch <= epoch)
 
     def segment_of_step(self, step: int) -> Segment:
+        """The segment in which a step is trained."""
         return next(s for s in reversed(self.segments) if s.first_step < step)
 
     def part_of(self, rank: int) -> Part:
@@ -198,11 +201,11 @@ def _segment(run: Run, plan: Plan, batch: Batch | BatchChange) -> Segment:
             f"batch.per_rank: {per_rank} on {active} ranks makes a global batch of "
             f"{per_rank * active}, more than the {plan.train_samples} training images"
         )
-    least = run.system.job.min_nodes
-    if run.data.shards and (plan.last_batch, active, least) != ("pad", ranks, None):
+    min_nodes = run.system.job.min_nodes
+    if run.data.shards and (plan.last_batch, active, min_nodes) != ("pad", ranks, None):
         raise UserError(
             "data.shards: node needs data.last_batch: pad, all ranks active and no "
-            f"system.job.min_nodes, found {plan.last_batch}, {active} of {ranks} and {least}"
+            f"system.job.min_nodes, found {plan.last_batch}, {active} of {ranks} and {min_nodes}"
         )
     epochs_before = batch.after_epoch if isinstance(batch, BatchChange) else 0
     step = plan.epoch_end_step(epochs_before)

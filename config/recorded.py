@@ -1,8 +1,8 @@
 """A config that a run or a job recorded in its folder, which may be another user's.
 
-Such a config describes the training. What could run code here or write elsewhere takes effect only
-if the command line says it too: paths that lead out of the run's folder and the working folder, and
-of `system.job` all but the names below.
+Such a config describes the training. How a job is started here, and what it reads and writes
+elsewhere, is said by the command line alone: by `system.job` as a whole, by another machine
+(`system=NAME`), and by paths that lead out of the run's folder and the working folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..host.errors import UserError, show
+from ..host.errors import UserError
 from .leaves import Leaf, Leaves, Origin
 from .load import Loaded, load, merge
 from .names import recorded_in
@@ -29,43 +29,10 @@ RESUME = ("data.path", _ENVIRONMENT)
 RESUME_JOB = ("data.path", "system.job.")
 RUN = (*RESUME, "system.results")
 JOB = (*RESUME_JOB, "system.results")
-"""The keys that affect the machine: of commands for an image set, of a run or a job that is resumed
-and of a new one. Job scripts alone read more of `system.job` than the environment."""
+"""The keys that affect the machine: of commands for an image set, of a run or a job that is
+resumed, and of a new one. Job scripts alone read more of `system.job` than the environment."""
 
-# Variables and keys whose values are numbers and words: no file, no command, nothing for a shell.
-_PLAIN = re.compile(r"[\w.,:=+^-]*", re.ASCII)
 _PATH = re.compile(r"[\w.-]*/[\w./-]*", re.ASCII)
-_KEYS = (
-    "account",
-    "queue",
-    "resource",
-    "walltime",
-    "requeue",
-    "max_restarts",
-    "min_nodes",
-    "bind",
-)
-_SETTINGS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_NTHREADS NCCL_LL_THRESHOLD NCCL_TREE_THRESHOLD
-        NCCL_MIN_NRINGS NCCL_MAX_NRINGS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_NET_GDR_READ
-        NCCL_NET_GDR_LEVEL NCCL_P2P_LEVEL NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE
-        NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TIMEOUT NCCL_SOCKET_IFNAME NCCL_CROSS_NIC NCCL_DEBUG
-        HOROVOD_FUSION_THRESHOLD HOROVOD_CYCLE_TIME HOROVOD_CACHE_CAPACITY HOROVOD_CPU_OPERATIONS
-        HOROVOD_HIERARCHICAL_ALLREDUCE HOROVOD_TORUS_ALLREDUCE HOROVOD_NUM_NCCL_STREAMS
-        MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD
-        MXNET_CUDNN_AUTOTUNE_DEFAULT MXNET_ENFORCE_DETERMINISM MXNET_CPU_WORKER_NTHREADS
-        OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES KMP_BLOCKTIME KMP_AFFINITY CUDA_MODULE_LOADING
-        CUDA_DEVICE_MAX_CONNECTIONS UCX_TLS UCX_NET_DEVICES OMPI_MCA_mpi_yield_when_idle
-        OMPI_MCA_btl_tcp_flags OMPI_MCA_btl_tcp_sndbuf OMPI_MCA_btl_tcp_rcvbuf
-        OMPI_MCA_btl_tcp_if_include OMPI_MCA_btl_tcp_if_exclude I_MPI_ADJUST_ALLREDUCE
-        OMPI_MCA_coll_tuned_use_dynamic_rules OMPI_MCA_coll_tuned_allreduce_algorithm
-        MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM
-        """,
-    )
-)
 
 
 def load_recorded(
@@ -96,12 +63,14 @@ def load_named(
     results = Path(loaded.run.system.results)
     name = loaded.run.name
     is_trial = results.name == "trials" and re.fullmatch(r"trial_\d+", name) is not None
-    if not is_trial or any(text.startswith("system.results=") for text in overrides):
+    if not is_trial or any(
+        override.startswith("system.results=") for override in overrides
+    ):
         return loaded
-    beside = [f"system.results={json.dumps(str(results.parent.parent))}"]
-    if not any(text.startswith("name=") for text in overrides):
-        beside.append(f"name={results.parent.name}_{name}")
-    return load_recorded(Path(config), [*overrides, *beside], keys)
+    moved = [f"system.results={json.dumps(str(results.parent.parent))}"]
+    if not any(override.startswith("name=") for override in overrides):
+        moved.append(f"name={results.parent.name}_{name}")
+    return load_recorded(Path(config), [*overrides, *moved], keys)
 
 
 def words_to_repeat(
@@ -128,27 +97,12 @@ def _refused(
     for key, (value, origin) in leaves.items():
         if origin.source != name or not key.startswith(keys) or not value:
             continue
-        wrong = "may run code"
+        wrong = "of the machine, which a recorded config does not set"
         if key in PLACES:
             if not isinstance(value, str) or not leads_out(value, source.parent):
                 continue
             wrong = f"{_written(value)} lies outside the run's folder and the working folder"
-        elif key == _ENVIRONMENT and isinstance(value, list):
-            settings = [
-                setting for setting in map(str, value) if not _is_plain(setting)
-            ]
-            if not settings:
-                continue
-            names = (setting.partition("=")[0] for setting in settings)
-            wrong = f"{show(', '.join(names))} may run code ({key}=[] leaves it out)"
-        elif key.rpartition(".")[2] in _KEYS and _PLAIN.fullmatch(str(value)):
-            continue
         yield f"{origin}: {key}: {wrong}", f"{key}={_written(value)}"
-
-
-def _is_plain(setting: str) -> bool:
-    name, _, value = setting.partition("=")
-    return name in _SETTINGS and _PLAIN.fullmatch(value) is not None
 
 
 def leads_out(path: str, folder: Path) -> bool:

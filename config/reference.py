@@ -143,8 +143,8 @@ def _default_of(field: FieldInfo) -> str:
 def _docstring(section: type[Section], field: str) -> str:
     """What the docstring below a field says: of its section, or of the one that this extends."""
     docstrings = _docstrings()
-    places = ((base.__name__, field) for base in section.__mro__)
-    return next((docstrings[place] for place in places if place in docstrings), "")
+    keys = ((base.__name__, field) for base in section.__mro__)
+    return next((docstrings[key] for key in keys if key in docstrings), "")
 
 
 @lru_cache(maxsize=1)
@@ -166,8 +166,8 @@ def _docstrings() -> dict[tuple[str, str], str]:
     return docstrings
 
 
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
+def _on_one_line(docstring: str) -> str:
+    return " ".join(docstring.split())
 
 
 def _values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
@@ -185,10 +185,10 @@ def _values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if annotation is type(None):
         return "null"
     if origin in (Union, types.UnionType):
-        *words, last = map(_values, arguments)
+        *forms_text, last = map(_values, arguments)
         if last == "null":
-            return " or ".join(words) + "; or null"
-        return " or ".join([*words, last])
+            return " or ".join(forms_text) + "; or null"
+        return " or ".join([*forms_text, last])
     if origin is tuple:
         each, *others = arguments
         if others == [Ellipsis]:

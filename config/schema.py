@@ -79,11 +79,11 @@ class Synthetic(Section):
     @model_validator(mode="after")
     def _check(self) -> Synthetic:
         for low, high in (("min_px", "max_px"), ("classes", "train_samples")):
-            least = getattr(self, low)
-            most = getattr(self, high)
-            if least > most:
+            lowest = getattr(self, low)
+            highest = getattr(self, high)
+            if lowest > highest:
                 raise ValueError(
-                    f"{low}: at most {high} ({most}) expected, found {least}"
+                    f"{low}: at most {high} ({highest}) expected, found {lowest}"
                 )
         return self
 
@@ -283,8 +283,8 @@ class Optimizer(Section):
     def rule(self) -> Rule:
         """The variant's rule, with the keys given here in place of the published ones."""
         keys = {"eta", "epsilon", "momentum_correction"}
-        given = self.model_dump(include=keys, exclude_none=True)
-        return replace(VARIANTS[self.variant], **given)
+        replaced = self.model_dump(include=keys, exclude_none=True)
+        return replace(VARIANTS[self.variant], **replaced)
 
 
 class Milestone(Section):
@@ -471,10 +471,3 @@ class Run(Section):
     """What ends a run early."""
     log: Log = Log()
     """The MLPerf log and metrics."""
-
-    @model_validator(mode="after")
-    def _lay_out_for_a_plan(self) -> Run:
-        if self.system.device == "gpu" and self.model.is_planned:
-            model = self.model.model_copy(update={"layout": "NHWC"})
-            object.__setattr__(self, "model", model)
-        return self

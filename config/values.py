@@ -49,9 +49,9 @@ class Duration:
     unit: str
 
     @classmethod
-    def parse(cls, text: str) -> Duration | None:
+    def parse(cls, duration: str) -> Duration | None:
         """Read "36 epochs", "540 steps" (whole ones) or "2 %"; None: it is none of these."""
-        match = _DURATION.fullmatch(text.lower())
+        match = _DURATION.fullmatch(duration.lower())
         if match is None:
             return None
         value = float(match[1])
@@ -95,17 +95,17 @@ def dynamic_start(loss_scale: object, batch: int) -> float | None:
 
 
 def _read_profiled(value: Any) -> str | None:
-    text = str(value)
+    steps = str(value)
     is_text = type(value) in (int, str)
-    if is_text and 0 < len(profiled_steps(text)) <= MOST_PROFILED:
-        return text
-    return NORMS if text == NORMS else None
+    if is_text and 0 < len(profiled_steps(steps)) <= MOST_PROFILED:
+        return steps
+    return NORMS if steps == NORMS else None
 
 
-def profiled_steps(text: str | None) -> range:
+def profiled_steps(steps: str | None) -> range:
     """The steps of `log.profile`; those of a mere number begin after the first ten, in which caches
     fill. Empty where it names none."""
-    match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", text or "")
+    match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", steps or "")
     if match is None:
         return range(0)
     first = int(match[1])

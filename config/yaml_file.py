@@ -20,8 +20,8 @@ from ruamel.yaml.nodes import MappingNode
 
 from ..host.errors import COMMAND_LINE, Problem, UserError, failing_as, show
 from ..host.reading import read_file
-from .layout import note_network, refuse_other_gpu
-from .leaves import Layer, Leaf, Leaves, Origin, put
+from .layout import put_layer
+from .leaves import Layer, Leaf, Leaves, Origin
 from .names import find_config, find_system
 from .schema import PLACES
 
@@ -96,10 +96,7 @@ def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
     """The layer of a machine's file and its bases."""
     leaves: Leaves = {}
     for layer in read_layers(path, chain, machine=True):
-        refuse_other_gpu(leaves, layer)
-        for key, leaf in layer.leaves:
-            put(leaves, key, leaf)
-        note_network(leaves, layer)
+        put_layer(leaves, layer)
     return Layer(tuple(leaves.items()), is_machine=True)
 
 
@@ -108,8 +105,8 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
     settings = []
     machine = []
-    for text in overrides:
-        for entry in _override(text):
+    for override in overrides:
+        for entry in _override(override):
             if entry.names_machine:
                 machine = [machine_layer(find_system(entry.value))]
             else:
@@ -140,8 +137,8 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     if tree is None:
         raise UserError(f"{path}: settings expected, found none")
     if type(tree) is not dict:
-        found = "a list" if isinstance(tree, list) else "a single value"
-        raise UserError(f"{path}:1: a mapping of sections expected, found {found}")
+        kind = "a list" if isinstance(tree, list) else "a single value"
+        raise UserError(f"{path}:1: a mapping of sections expected, found {kind}")
     return list(_entries(node, tree))
 
 
@@ -185,7 +182,7 @@ class _Constructor(SafeConstructor):
         """Refuses a key that is there twice."""
         if key in mapping:
             first = next(
-                other for other, _ in node.value if other.value == key_node.value
+                earlier for earlier, _ in node.value if earlier.value == key_node.value
             )
             problem = (
                 f'"{key}" once expected, found in line {first.start_mark.line + 1} too'
@@ -195,16 +192,16 @@ class _Constructor(SafeConstructor):
 
 
 @lru_cache(maxsize=256)
-def _parse(text: str | bytes) -> tuple[Any, Any]:
+def _parse(content: str | bytes) -> tuple[Any, Any]:
     """The tree of a YAML 1.2 text as nodes, which have lines, and as plain values. Remembered:
     bases and machines are read again for each of the presets. Raises YAMLError."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _Composer
     yaml.Constructor = _Constructor
     try:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8-sig")
-        node = yaml.compose(text)
+        if isinstance(content, bytes):
+            content = content.decode("utf-8-sig")
+        node = yaml.compose(content)
         if node is None:
             return None, None
         return node, yaml.constructor.construct_document(node)
@@ -235,21 +232,21 @@ def _problem(error: YAMLError) -> str:
     return f"not valid YAML: {problem}"
 
 
-def _override(text: str) -> list[_Entry]:
+def _override(override: str) -> list[_Entry]:
     """What KEY.PATH=VALUE sets: several keys where the value is a mapping."""
-    key, equals, value = text.partition("=")
+    key, equals, value = override.partition("=")
     key = key.strip()
     if not equals or not key:
         raise UserError(
-            f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16"
+            f"{override!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16"
         )
     if key in PLACES and not value.isprintable():  # YAML makes a blank of a newline
         return [_Entry(key, value, 0)]
     try:
         node, tree = _parse(value)
     except YAMLError as error:
-        text = f"{key}: {show(value)}: {_problem(error)}"
-        raise UserError(Problem(COMMAND_LINE, text)) from None
+        problem = f"{key}: {show(value)}: {_problem(error)}"
+        raise UserError(Problem(COMMAND_LINE, problem)) from None
     if type(tree) is dict and tree:
         return list(_entries(node, tree, f"{key}."))
     return [_Entry(key, tree, 0)]

@@ -17,7 +17,7 @@ def drop_caches(folder: Path) -> None:
     """Evict every file of `folder` from the page cache, as the rules ask before a timed run
     (posix_fadvise DONTNEED, which needs no root).
 
-    Dirty pages cannot be evicted, so they are written first. `rn50 bench throughput` has no folder.
+    Dirty pages cannot be evicted, so they are written first. `rn50 bench scaling` has no folder.
     """
     for path in folder.glob("*"):
         descriptor = os.open(path, os.O_RDONLY)

@@ -216,15 +216,17 @@ def job_ended(
     return Ending(reason, folder, advice)
 
 
-def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:
+def sweep_ended(
+    states: Mapping[str, int], folder: Path, parameter: str | None
+) -> Ending:
     """A sweep that came to its end. `states`: how many trials are complete, pruned, fail, running.
-    `best`: number of the best trial; None: none is complete."""
+    `parameter`: a key that it varied; None: no trial is complete."""
     counts = [f"{trials} {state}" for state, trials in states.items()]
     reason = f"trials: {', '.join(counts) or 'none yet'}"
-    if best is None:
+    if parameter is None:
         return Ending(f"no trial came to its end; {reason}", folder)
-    command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])
-    return Ending(reason, folder, "train the best with", command)
+    command = ["rn50", "log", "compare", str(folder), "--by", parameter]
+    return Ending(reason, folder, "compare them with", shlex.join(command))
 
 
 def callable_here(command: str) -> str:

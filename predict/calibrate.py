@@ -62,13 +62,13 @@ def calibrate(
     name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
 ) -> Calibration:
     """Fit `base` to one run or more. Raises UserError: runs that no rising line explains."""
-    about = base.performance or Performance()
+    performance = base.performance or Performance()
     fixed_s = None
     constants = ["fixed", "per_image"]
     if len({run.batch for run in runs}) == 1:
         constants = ["per_image"]
         fixed_s = 0.0
-        if getattr(about, precision) is not None:
+        if getattr(performance, precision) is not None:
             fixed_s = build(name, base, precision).fixed_s
         shortest_s = min(run.step_s for run in runs)
         fixed_s = min(fixed_s, 0.5 * shortest_s)
@@ -79,18 +79,18 @@ def calibrate(
     update: dict[str, object] = {
         precision: Compute(points=points, fixed_s=fixed_s),
         "sources": "rn50 predict calibrate",
-        **_clocks(about, runs),
+        **_clocks(performance, runs),
     }
     if precision == "fp16":  # measured on this very machine: nothing to weigh against
         update["tensor_flops_per_s"] = None
-    about = about.model_copy(update=update)
-    jitters = [about.jitter]
+    performance = performance.model_copy(update=update)
+    jitters = [performance.jitter]
     if len({run.gpus for run in runs}) > 1:
         jitters = JITTERS
         constants.append("jitter")
     fits = []
     for jitter in jitters:
-        performance = about.model_copy(update={"jitter": jitter})
+        performance = performance.model_copy(update={"jitter": jitter})
         system = base.model_copy(update={"performance": performance})
         machine = build(name, system, precision)
         fit = Calibration(
@@ -116,13 +116,13 @@ def _error(machine: Machine, runs: Sequence[Measurement]) -> float:
     return math.sqrt(math.fsum(squares) / len(runs))
 
 
-def _clocks(about: Performance, runs: Sequence[Measurement]) -> dict[str, object]:
+def _clocks(performance: Performance, runs: Sequence[Measurement]) -> dict[str, object]:
     """Start-up and evaluation of the largest run, which is nearest to what will be asked."""
     largest = max(runs, key=lambda run: run.gpus)
     update: dict[str, object] = {}
     if largest.startup_s is not None:
         update["startup_s"] = largest.startup_s
     if largest.evaluation_s is not None:
-        images_s = IMAGENET_EVAL_SAMPLES / largest.gpus / about.eval_images_per_s
+        images_s = IMAGENET_EVAL_SAMPLES / largest.gpus / performance.eval_images_per_s
         update["eval_fixed_s"] = max(0.0, largest.evaluation_s - images_s)
     return update

@@ -176,8 +176,8 @@ ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {
 
 def allreduce(algorithm: str, topology: Topology, n_bytes: float) -> float:
     """Seconds of `algorithm`, as `comm.algorithm` names it (with or without grid), on a machine."""
-    name, given = parse_algorithm(algorithm, topology.ranks)
+    name, sides_given = parse_algorithm(algorithm, topology.ranks)
     if topology.ranks == 1:
         return 0.0
-    sides = given or topology_grid(topology)
+    sides = sides_given or topology_grid(topology)
     return ALGORITHMS[name](topology, n_bytes, sides)

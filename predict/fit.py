@@ -11,7 +11,7 @@ import numpy as np
 from ..config.machine import Compute, Point, System
 from ..host.errors import UserError
 from .gpu import SHEET, SIGMA_FIXED, SIGMA_PER_IMAGE, SIGMA_POINT, Sheet, from_sheet
-from .hardware import Machine, as_measured, known_precisions, uses_sheet
+from .hardware import Machine, known_precisions, uses_sheet
 from .step import step_time
 
 _ROUNDS = 40
@@ -29,22 +29,26 @@ def build(
     """The model of a system: from the data sheet, refined by points; without a data sheet the
     constants with which a step passes through the points. Raises UserError: no performance section,
     or none for the precision."""
-    about = system.performance
-    if about is None:
+    performance = system.performance
+    if performance is None:
         raise UserError(
             f"{name}: a performance section in its YAML expected, found none: fit one to ImageNet "
             "runs on it (`rn50 predict calibrate RUN... --out mine.yaml`, then `--system "
             "mine.yaml`), or name a described machine (`--system dgxa100`)"
         )
-    compute: Compute | None = getattr(about, precision, None)
-    if uses_sheet(about, precision):
-        fixed_s, per_image_s = from_sheet(about, sheet)
-        machine = Machine(name, system, about, precision, fixed_s, per_image_s)
+    compute: Compute | None = getattr(performance, precision, None)
+    if uses_sheet(performance, precision):
+        fixed_s, per_image_s = from_sheet(performance, sheet)
+        machine = Machine(name, system, performance, precision, fixed_s, per_image_s)
         return _refined(machine, compute.points if compute else ())
     if compute is None:
-        known = ", ".join(known_precisions(about))
-        raise UserError(f"{name}: precision one of {known} expected, found {precision}")
-    machine = Machine(name, system, about, precision, fixed_s=0.0, per_image_s=1.0)
+        precisions = ", ".join(known_precisions(performance))
+        raise UserError(
+            f"{name}: precision one of {precisions} expected, found {precision}"
+        )
+    machine = Machine(
+        name, system, performance, precision, fixed_s=0.0, per_image_s=1.0
+    )
     return _through_points(machine, compute)
 
 
@@ -103,8 +107,8 @@ def _through_points(machine: Machine, compute: Compute) -> Machine:
 
 
 def _step_s(machine: Machine, point: Point) -> float:
-    """A point's step by `machine`, on the network where it was measured."""
-    return step_time(as_measured(machine), point.gpus, point.batch).total_s
+    """A point's step by `machine`."""
+    return step_time(machine, point.gpus, point.batch).total_s
 
 
 def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:

@@ -54,23 +54,27 @@ class Sheet(NamedTuple):
 SHEET = Sheet(4.55e10, 2.89e8, 5.5e6, 8.51e-3)
 
 
-def from_sheet(about: Performance, sheet: Sheet) -> tuple[float, float]:
+def from_sheet(performance: Performance, sheet: Sheet) -> tuple[float, float]:
     """(fixed_s, per_image_s) of a machine with `tensor_flops_per_s`, from its data sheet alone."""
-    assert about.tensor_flops_per_s is not None
+    assert performance.tensor_flops_per_s is not None
     launch_s = sheet.launch_without_graphs_s
-    if about.graphs:
-        launch_s = sheet.launch_cycles / about.clock_hz
-    share = (about.bytes_per_image or ENTRY_BYTES_PER_IMAGE) / ENTRY_BYTES_PER_IMAGE
+    if performance.graphs:
+        launch_s = sheet.launch_cycles / performance.clock_hz
+    share = (
+        performance.bytes_per_image or ENTRY_BYTES_PER_IMAGE
+    ) / ENTRY_BYTES_PER_IMAGE
     per_image_s = (
-        sheet.flops_per_image / about.tensor_flops_per_s
-        + share * sheet.bytes_per_image / about.memory_bytes_per_s
+        sheet.flops_per_image / performance.tensor_flops_per_s
+        + share * sheet.bytes_per_image / performance.memory_bytes_per_s
     )
-    return launch_s + update_s(about), per_image_s
+    return launch_s + update_s(performance), per_image_s
 
 
-def update_s(about: Performance) -> float:
+def update_s(performance: Performance) -> float:
     """LARS moves its bytes at the memory's rate."""
-    return OPTIMIZER_BYTES_PER_PARAMETER * _parameters() / about.memory_bytes_per_s
+    return (
+        OPTIMIZER_BYTES_PER_PARAMETER * _parameters() / performance.memory_bytes_per_s
+    )
 
 
 def memory_bytes(batch: float, precision: str) -> float:
@@ -85,15 +89,15 @@ def largest_batch(available_bytes: float, precision: str) -> int:
 
 def beyond_memory(key: str, batch: int, system: System, precision: str) -> str | None:
     """Why the devices of a described machine do not hold `batch` images; None: they do."""
-    about = system.performance
-    if about is None or about.memory_bytes is None:
+    performance = system.performance
+    if performance is None or performance.memory_bytes is None:
         return None
-    most = largest_batch(about.memory_bytes, precision)
+    most = largest_batch(performance.memory_bytes, precision)
     if batch <= most:
         return None
     needed_bytes = memory_bytes(batch, precision)
     return (
-        f"{key}: at most about {most} images in the {about.memory_bytes / 2**30:.0f} GiB of "
+        f"{key}: at most about {most} images in the {performance.memory_bytes / 2**30:.0f} GiB of "
         f"{system.accelerator} expected, found {batch}, which need about "
         f"{needed_bytes / 2**30:.1f} GiB"
     )

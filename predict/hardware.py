@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..config.machine import Compute, Performance, Point, System
 from .topology import Link, Node, Topology
@@ -25,8 +25,8 @@ class Machine:
     per_image_s: float
     exponent: float = 1.0
     covariance: tuple[float, float, float] | None = None
-    """Of ln per_image_s and ln fixed_s, where a data sheet and points are weighed: the variances,
-    then the covariance."""
+    """That of ln per_image_s and ln fixed_s, where a data sheet and points are weighed: the
+    variances, then the covariance."""
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -41,6 +41,7 @@ class Machine:
 
     @property
     def has_sheet(self) -> bool:
+        """Whether its data sheet describes computing in its precision."""
         return uses_sheet(self.performance, self.precision)
 
     def growing_s(self, batch: float) -> float:
@@ -52,40 +53,31 @@ class Machine:
         return self.fixed_s + self.growing_s(batch)
 
 
-def as_measured(machine: Machine) -> Machine:
-    """`machine` with the network on which its points were measured, which explains them."""
-    compute: Compute | None = getattr(machine.performance, machine.precision)
-    if compute is None or compute.measured_on is None:
-        return machine
-    network = dict(compute.measured_on)
-    placed = {"ranks_per_node": network.pop("ranks_per_node")}
-    system = machine.system.model_copy(update=placed)
-    about = machine.performance.model_copy(update=network)
-    return replace(machine, system=system, performance=about)
-
-
 def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     """The nodes that `gpus` ranks fill; `tree`: with NCCL's tree latency, which is its own."""
-    about = machine.performance
+    performance = machine.performance
     per_node = min(gpus, machine.system.ranks_per_node)
-    alpha = about.tree_latency_s if tree else about.inter_latency_s
-    beta = 1 / (about.nic_bytes_per_s * _NETWORK_EFFICIENCY)
+    alpha = performance.tree_latency_s if tree else performance.inter_latency_s
+    beta = 1 / (performance.nic_bytes_per_s * _NETWORK_EFFICIENCY)
     nic = Link(alpha, beta, GAMMA_S_PER_BYTE)
-    inside = Link(about.intra_latency_s, 1 / about.intra_bytes_per_s, GAMMA_S_PER_BYTE)
-    node = Node(per_node, inside, about.nics, nic)
+    inside = Link(
+        performance.intra_latency_s, 1 / performance.intra_bytes_per_s, GAMMA_S_PER_BYTE
+    )
+    node = Node(per_node, inside, performance.nics, nic)
     nodes = -(-gpus // per_node)
-    return Topology(node, nodes, about.rack_nodes, about.oversubscription)
+    return Topology(node, nodes, performance.rack_nodes, performance.oversubscription)
 
 
-def uses_sheet(about: Performance, precision: str) -> bool:
+def uses_sheet(performance: Performance, precision: str) -> bool:
     """Whether the data sheet describes computing in `precision`."""
-    return precision == "fp16" and about.tensor_flops_per_s is not None
+    return precision == "fp16" and performance.tensor_flops_per_s is not None
 
 
-def known_precisions(about: Performance) -> list[str]:
+def known_precisions(performance: Performance) -> list[str]:
     """Those that points or a data sheet are given for."""
     return [
         precision
         for precision in ("fp16", "fp32", "tf32")
-        if getattr(about, precision) is not None or uses_sheet(about, precision)
+        if getattr(performance, precision) is not None
+        or uses_sheet(performance, precision)
     ]

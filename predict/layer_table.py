@@ -39,6 +39,7 @@ class Tensor:
 
     @property
     def is_batch_norm(self) -> bool:
+        """Whether the layer is a batch norm."""
         return self.name.endswith(("gamma", "beta"))
 
     def gradient_bytes(self, precision: str) -> int:

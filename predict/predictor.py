@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -32,7 +33,7 @@ from ..host.errors import UserError
 from .epochs import LEVEL_SIGMAS, Epochs, epochs_to_target, evaluations, stop_epoch
 from .fit import build
 from .gpu import SIGMA_POINT, beyond_memory
-from .hardware import Machine, as_measured
+from .hardware import Machine
 from .layer_table import wire_groups
 from .step import Step, step_time
 from .train_time import Phase, TrainTime, steps_per_epoch, train_time
@@ -62,7 +63,7 @@ CURVE_IMAGES = 200_000
 
 
 _FLOPS_PER_IMAGE = training_flops(Model(), Data()) or 0
-"""Of ResNet-50 at 224 px."""
+"""What ResNet-50 needs at 224 px, in training."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class Prediction:
     run: TrainTime
     epochs: float
     epochs_needed: float
-    """By published runs, before the next evaluation."""
+    """What published runs needed, before the next evaluation."""
     epochs_interval: tuple[float, float]
     evaluations: int
     step_interval_s: tuple[float, float]
@@ -189,12 +190,11 @@ class Prediction:
 
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
-        measured = as_measured(self.machine)
         lines = []
         for point in self.machine.points:
             if point in self.machine.performance.other_points:
                 continue
-            modelled_s = step_time(measured, point.gpus, point.batch).total_s
+            modelled_s = step_time(self.machine, point.gpus, point.batch).total_s
             off = math.log(modelled_s / point.step_s)
             if abs(off) > 3 * SIGMA_POINT:
                 lines.append(
@@ -213,12 +213,8 @@ class Prediction:
             "time_to_train_s": round(run.total_s, 3),
             "interval": [round(value, 3) for value in self.time_interval_s],
             "breakdown": {
-                "step_ms": {
-                    name[:-2]: round(part * 1e3, 4) for name, part in step.parts.items()
-                },
-                "run_s": {
-                    name[:-2]: round(part, 4) for name, part in run.parts.items()
-                },
+                "step_ms": _rounded(step.parts, 1e3),
+                "run_s": _rounded(run.parts),
             },
             "step_time_interval_ms": [
                 round(value * 1e3, 4) for value in self.step_interval_s
@@ -255,6 +251,14 @@ class Prediction:
             "measured": self.measured,
             "warnings": self.warnings(),
         }
+
+
+def _rounded(parts: Mapping[str, float], scale: float = 1.0) -> dict[str, float]:
+    """Parts as JSON has them, in another unit."""
+    return {
+        name.replace(" ", "_"): round(scale * seconds, 4)
+        for name, seconds in parts.items()
+    }
 
 
 def job_of_system(
@@ -370,10 +374,10 @@ NETWORK = {
 def check_network(run: Run, source: str) -> None:
     """Raises UserError, named by `source`, where `run` trains no ResNet-50 v1.5 at 224 px."""
     others = []
-    for key, wanted in NETWORK.items():
+    for key, expected in NETWORK.items():
         value = attrgetter(key)(run)
-        if value != wanted:
-            others.append(f"{key} {value} (not {wanted})")
+        if value != expected:
+            others.append(f"{key} {value} (not {expected})")
     if others:
         raise UserError(
             f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(others)}"
@@ -399,8 +403,12 @@ def precision_of(run: Run, system: System) -> str:
     """How `system` computes the config's dtype: float32 is TF32 by default from Ampere on."""
     if run.model.dtype != "float32":
         return "fp16"
-    about = system.performance
-    if about is not None and about.fp32 is None and about.tf32 is not None:
+    performance = system.performance
+    if (
+        performance is not None
+        and performance.fp32 is None
+        and performance.tf32 is not None
+    ):
         return "tf32"
     return "fp32"
 
@@ -411,13 +419,13 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
     if machine is None:
         machine = build(job.name, job.system, job.precision)
     step = job.step(machine, job.batch)
-    known = _epochs_needed(job)
+    needed = _epochs_needed(job)
     epochs = job.epochs
     if epochs is None:
-        epochs = float(stop_epoch(known.expected, job.period, job.offset))
+        epochs = float(stop_epoch(needed.expected, job.period, job.offset))
         if epochs > MOST_EPOCHS:
             raise UserError(
-                f"eval.period: an evaluation after {known.expected:g} to {MOST_EPOCHS:,} epochs "
+                f"eval.period: an evaluation after {needed.expected:g} to {MOST_EPOCHS:,} epochs "
                 f"expected, found the first after {epochs:g}"
             )
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
@@ -439,11 +447,11 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         phases=phases,
         run=run,
         epochs=epochs,
-        epochs_needed=known.expected,
-        epochs_interval=(known.low, known.high),
+        epochs_needed=needed.expected,
+        epochs_interval=(needed.low, needed.high),
         evaluations=evals,
         step_interval_s=(step.total_s / spread, step.total_s * spread),
-        time_interval_s=_time_interval_s(run, sigma, known, run.training_s / epochs),
+        time_interval_s=_time_interval_s(run, sigma, needed, run.training_s / epochs),
     )
 
 

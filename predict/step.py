@@ -51,12 +51,21 @@ class Step:
 
     @property
     def parts(self) -> dict[str, float]:
-        parts = dict(vars(self))
-        del parts["groups"]
-        return parts
+        """Seconds of each part, by its name for people."""
+        return {
+            "forward": self.forward_s,
+            "backward": self.backward_s,
+            "optimizer": self.optimizer_s,
+            "launch": self.launch_s,
+            "exposed": self.exposed_s,
+            "bn sync": self.bn_sync_s,
+            "straggler": self.straggler_s,
+            "input": self.input_s,
+        }
 
     @property
     def total_s(self) -> float:
+        """The whole step."""
         return math.fsum(self.parts.values())
 
     @property
@@ -76,17 +85,17 @@ def step_time(
 ) -> Step:
     """One step of `gpus` ranks with `batch` images each. Groups and the algorithms of which the
     fastest counts (`Communication.priced`) are by default those of the machine's own software."""
-    about = machine.performance
+    performance = machine.performance
     growing = machine.growing_s(batch)
-    optimizer = min(machine.fixed_s, update_s(about))
+    optimizer = min(machine.fixed_s, update_s(performance))
     launch = machine.fixed_s - optimizer
     share = backward_fraction()
     backward = share * growing
     times, exposed_s = _communicate(
         machine,
         gpus,
-        wire_groups(groups or about.groups, machine.precision),
-        algorithms or own_algorithms(machine.system, about, gpus),
+        wire_groups(groups or performance.groups, machine.precision),
+        algorithms or own_algorithms(machine.system, performance, gpus),
         backward,
         share * launch,
     )
@@ -95,9 +104,9 @@ def step_time(
     busy = compute + exposed_s + sync
     straggler = straggler_s(machine, gpus, compute, busy)
     decoding = 0.0
-    if about.node_images_per_s:
+    if performance.node_images_per_s:
         local = min(gpus, machine.system.ranks_per_node)
-        decoding = local * batch / about.node_images_per_s
+        decoding = local * batch / performance.node_images_per_s
     return Step(
         forward_s=growing - backward,
         backward_s=backward,
@@ -152,11 +161,11 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     """
     if ranks == 1:
         return 0.0
-    about = machine.performance
+    performance = machine.performance
     sigmas = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-    interrupted_s = ranks * about.os_noise_fraction * busy_s
+    interrupted_s = ranks * performance.os_noise_fraction * busy_s
     waits = PAUSE_S * -math.expm1(-interrupted_s / PAUSE_S)
-    return about.jitter * compute_s * sigmas + waits
+    return performance.jitter * compute_s * sigmas + waits
 
 
 def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
@@ -166,9 +175,9 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     Entries have groups of 2 at 15 and 16 images and none at 35, and where between them groups
     end has not been published. So a larger batch never makes a step shorter.
     """
-    about = machine.performance
-    ranks = min(gpus, machine.system.ranks_per_node, about.bn_group_ranks)
-    sharing = max(1.0, about.bn_group_samples / batch)
+    performance = machine.performance
+    ranks = min(gpus, machine.system.ranks_per_node, performance.bn_group_ranks)
+    sharing = max(1.0, performance.bn_group_samples / batch)
     return math.log2(min(ranks, sharing))
 
 

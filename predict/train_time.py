@@ -46,10 +46,18 @@ class TrainTime:
 
     @property
     def parts(self) -> dict[str, float]:
-        return dict(vars(self))
+        """Seconds of each part, by its name for people."""
+        return {
+            "startup": self.startup_s,
+            "first epoch excess": self.first_epoch_excess_s,
+            "training": self.training_s,
+            "bn statistics": self.bn_statistics_s,
+            "evaluation": self.evaluation_s,
+        }
 
     @property
     def total_s(self) -> float:
+        """The time to train."""
         return math.fsum(self.parts.values())
 
 
@@ -72,19 +80,19 @@ def train_time(
     `bn_average`: batch-norm statistics are averaged over the ranks before each evaluation, by the
     fastest of `algorithms` (default: the machine's own).
     """
-    about = machine.performance
+    performance = machine.performance
     nodes = math.ceil(gpus / machine.system.ranks_per_node)
     epoch_s = phases[0].steps_per_epoch * phases[0].step_s
-    reading_s = DATASET_BYTES / nodes / about.read_bytes_per_s
+    reading_s = DATASET_BYTES / nodes / performance.read_bytes_per_s
     statistics_s = 0.0
     if bn_average and gpus > 1:
-        algorithms = algorithms or own_algorithms(machine.system, about, gpus)
+        algorithms = algorithms or own_algorithms(machine.system, performance, gpus)
         _, statistics_s = group_cost_s(
             machine, gpus, BATCH_NORM_STATISTICS_BYTES, algorithms
         )
     return TrainTime(
-        startup_s=about.startup_s,
-        first_epoch_excess_s=about.first_epoch_s + max(0.0, reading_s - epoch_s),
+        startup_s=performance.startup_s,
+        first_epoch_excess_s=performance.first_epoch_s + max(0.0, reading_s - epoch_s),
         training_s=math.fsum(p.epochs * p.steps_per_epoch * p.step_s for p in phases),
         bn_statistics_s=evals * statistics_s,
         evaluation_s=evals * evaluation_s(machine, gpus),
@@ -93,5 +101,8 @@ def train_time(
 
 def evaluation_s(machine: Machine, gpus: int) -> float:
     """One evaluation: a fixed cost and each rank's share of the 50,000 images."""
-    about = machine.performance
-    return about.eval_fixed_s + IMAGENET_EVAL_SAMPLES / gpus / about.eval_images_per_s
+    performance = machine.performance
+    return (
+        performance.eval_fixed_s
+        + IMAGENET_EVAL_SAMPLES / gpus / performance.eval_images_per_s
+    )

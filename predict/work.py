@@ -32,8 +32,8 @@ def utilisation(
 ) -> float | None:
     """Model FLOPs utilisation (MFU): the share that `flops_per_s` of all ranks is of the peak of
     their devices. None: no data sheet gives the peak in this precision."""
-    about = system.performance
-    if about is None or not uses_sheet(about, precision):
+    performance = system.performance
+    if performance is None or not uses_sheet(performance, precision):
         return None
-    assert about.tensor_flops_per_s is not None
-    return flops_per_s / (ranks * about.tensor_flops_per_s)
+    assert performance.tensor_flops_per_s is not None
+    return flops_per_s / (ranks * performance.tensor_flops_per_s)

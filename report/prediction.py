@@ -84,14 +84,10 @@ def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, st
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
-        (_words(name), f"{value:,.3f} {unit}", percent(value / total))
+        (name, f"{value:,.3f} {unit}", percent(value / total))
         for name, value in parts.items()
         if value
     ]
-
-
-def _words(part: str) -> str:
-    return part.removesuffix("_s").replace("_", " ")
 
 
 BEST_HEADER = (
@@ -205,7 +201,7 @@ def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
     for name, colour in _colours(points[0]).items():
         heights = [point.step.parts[name] * 1e3 for point in points]
         if any(heights):
-            axes.bar(labels, heights, bottom=bottom, color=colour, label=_words(name))
+            axes.bar(labels, heights, bottom=bottom, color=colour, label=name)
             bottom = list(map(add, bottom, heights))
     axes.set(title="Where a step goes, by GPUs", xlabel="GPUs", ylabel="ms")
     axes.tick_params(axis="x", labelsize="small")
@@ -227,15 +223,15 @@ def draw_overlap(answer: Prediction, axes: Axes) -> None:
     ends_ms = [0.0]
     labelled = set()
     for name, part_s in (
-        ("forward_s", step.forward_s),
-        ("launch_s", (1 - share) * step.launch_s),
-        ("backward_s", step.backward_s),
-        ("launch_s", share * step.launch_s),
-        ("exposed_s", step.exposed_s),
-        ("optimizer_s", step.optimizer_s),
-        ("bn_sync_s", step.bn_sync_s),
-        ("straggler_s", step.straggler_s),
-        ("input_s", step.input_s),
+        ("forward", step.forward_s),
+        ("launch", (1 - share) * step.launch_s),
+        ("backward", step.backward_s),
+        ("launch", share * step.launch_s),
+        ("exposed", step.exposed_s),
+        ("optimizer", step.optimizer_s),
+        ("bn sync", step.bn_sync_s),
+        ("straggler", step.straggler_s),
+        ("input", step.input_s),
     ):
         if part_s:
             axes.barh(
@@ -243,7 +239,7 @@ def draw_overlap(answer: Prediction, axes: Axes) -> None:
                 part_s * 1e3,
                 left=ends_ms[-1],
                 color=colours[name],
-                label="_" if name in labelled else _words(name),
+                label="_" if name in labelled else name,
             )
             labelled.add(name)
         ends_ms.append(ends_ms[-1] + part_s * 1e3)
@@ -255,7 +251,7 @@ def draw_overlap(answer: Prediction, axes: Axes) -> None:
             "allreduce",
             (group.end_s - group.start_s) * 1e3,
             left=start,
-            color=colours["exposed_s"],
+            color=colours["exposed"],
             alpha=(0.9, 0.5)[number % 2],
             label="_" if number else "allreduce of a group",
         )

@@ -21,24 +21,14 @@ from ..config.load import Loaded, explain, load, merge, nearest_origin
 from ..config.names import file_beside, nearest_name
 from ..config.plan import build_plan
 from ..config.recorded import load_named
-from ..config.values import (
-    Count,
-    Epoch,
-    Float,
-    Name,
-    Positive,
-    Section,
-    Seed,
-    Text,
-    Workers,
-)
+from ..config.values import Count, Epoch, Float, Name, Positive, Section, Seed, Text
 from ..config.yaml_file import read_layers
 from ..host.errors import COMMAND_LINE, Problem, UserError
 from ..host.finding import printable
 from ..host.reading import JsonObject
 
 KINDS = ("choice", "linear", "log")
-FREE_KEYS = {"config", "trials", "parallel"}
+FREE_KEYS = {"config", "trials"}
 """May differ when a sweep continues; the config itself counts, by its digest, not its name."""
 
 
@@ -68,20 +58,20 @@ class Parameter(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Parameter:
-        given = [
+        kinds = [
             range_name for range_name in KINDS if getattr(self, range_name) is not None
         ]
-        if len(given) != 1:
+        if len(kinds) != 1:
             raise ValueError(
-                f"{given[-1] if given else KINDS[0]}: exactly one of {', '.join(KINDS)} expected, "
-                f"found {' and '.join(given) or 'none'}"
+                f"{kinds[-1] if kinds else KINDS[0]}: exactly one of {', '.join(KINDS)} expected, "
+                f"found {' and '.join(kinds) or 'none'}"
             )
         if self.step is not None and self.linear is None:
             raise ValueError("step: beside linear alone expected")
         try:
             _ = self.distribution
         except ValueError as error:
-            raise ValueError(f"{given[0]}: {error}") from None
+            raise ValueError(f"{kinds[0]}: {error}") from None
         return self
 
     @property
@@ -125,14 +115,14 @@ class Dependent(Section):
     factor: Float
     power: Float = 1.0
 
-    def value(self, of: Any) -> float:
-        """The key's value where its parameter has the value `of`. Raises UserError: there is
+    def value(self, parameter_value: Any) -> float:
+        """The key's value where its parameter has a value. Raises UserError: there is
         none."""
         try:
-            return self.factor * math.pow(of, self.power)
+            return self.factor * math.pow(parameter_value, self.power)
         except (TypeError, ValueError, OverflowError) as error:
             raise UserError(
-                f"{self.factor:g} x {of} ^ {self.power:g}: {error}"
+                f"{self.factor:g} x {parameter_value} ^ {self.power:g}: {error}"
             ) from None
 
 
@@ -149,7 +139,6 @@ class Sweep(Section):
     )
     """What makes a trial good: top-1 at its end (most), or seconds or epochs to target (least)."""
     trials: Count = 20
-    parallel: Workers = 1
     seed: Seed = 0
     sampler: Literal["tpe", "random", "grid"] = "tpe"
     prune_from: Epoch | None = None
@@ -174,13 +163,13 @@ class LoadedSweep:
     def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
         sweep = self.sweep
-        given = dict(sweep.overrides)
+        values_by_key = dict(sweep.overrides)
         for key, value in values.items():
-            given[key] = sweep.parameters[key].in_config(value)
+            values_by_key[key] = sweep.parameters[key].in_config(value)
         for key, dependent in sweep.dependent.items():
             if dependent.of in values:
-                given[key] = dependent.value(values[dependent.of])
-        return load(sweep.config, [*overrides(given), *more])
+                values_by_key[key] = dependent.value(values[dependent.of])
+        return load(sweep.config, [*overrides(values_by_key), *more])
 
     def refusal(self, values: Mapping[str, Any]) -> list[str]:
         """Why some values, with the base's others, make no config; empty where they make one."""
@@ -202,8 +191,8 @@ def problems_of(error: UserError) -> list[str]:
     lines = []
     for line in error.args:
         is_ours = isinstance(line, Problem) and line.origin == COMMAND_LINE
-        text = line.text if is_ours else str(line)
-        lines.append(printable(text))
+        content = line.text if is_ours else str(line)
+        lines.append(printable(content))
     return lines
 
 
@@ -250,12 +239,12 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
         raise UserError(*(_of_base(line, origins, path) for line in lines)) from None
     loaded = LoadedSweep(sweep.model_copy(update={"config": config}), base)
     for find in (_wrong_keys, _wrong_values):
-        found = [
-            Problem(str(nearest_origin(key, origins) or path), f"{key}: {text}")
-            for key, text in find(loaded)
+        problems = [
+            Problem(str(nearest_origin(key, origins) or path), f"{key}: {message}")
+            for key, message in find(loaded)
         ]
-        if found:
-            raise UserError(*dict.fromkeys(found))
+        if problems:
+            raise UserError(*dict.fromkeys(problems))
     return loaded
 
 
@@ -297,10 +286,10 @@ def _wrong_values(loaded: LoadedSweep) -> Iterator[tuple[str, str]]:
         for value in parameter.samples:
             problems = loaded.refusal({key: value})
             is_refused = all(
-                loaded.refusal({other: drawn, key: value})
-                for other, another in parameters.items()
-                for drawn in another.samples
-                if problems and other != key
+                loaded.refusal({another_key: sample, key: value})
+                for another_key, another in parameters.items()
+                for sample in another.samples
+                if problems and another_key != key
             )
             for line in problems if is_refused else ():
                 yield (

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ from ..launch.launch_plan import Options, plan_launch
 from ..logging.records import ABORTED, SUCCESS, Result
 from ..logging.run_folder import CONFIG
 from .definition import LoadedSweep, problems_of
-from .report import write_results
 from .study import Study, training_seed
 from .trial import evaluations, read_end, remove, start, stop
 
@@ -89,7 +87,7 @@ def run_sweep(
         try:
             driver.run()
         except KeyboardInterrupt as stop:
-            stopped = driver.unended
+            stopped = len(study.running)
             ended = len(study.trials) - stopped
             reason = (
                 f"stopped by {asked_by(stop)}; {ended} of {sweep.wanted_trials} trials have ended "
@@ -101,7 +99,7 @@ def run_sweep(
 
 
 class Driver:
-    """The loop over trials."""
+    """The loop over trials, one at a time."""
 
     def __init__(
         self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say
@@ -112,72 +110,56 @@ class Driver:
         self._study = study
         self._progress = progress
         self._say = say
-        self.active: dict[int, Active] = {}
-        """The trials that run; after a signal those that ran."""
-        self._interrupted: deque[FrozenTrial] = deque()
-        """Those of an earlier driver, which are run again before new ones."""
-
-    @property
-    def unended(self) -> int:
-        """The trials that were asked and have not ended."""
-        return len(self.active) + len(self._interrupted)
 
     def run(self) -> None:
-        """Until all trials have ended; on a signal or an error none of them runs on.
+        """Run trials until all have ended; on a signal or an error none of them runs on.
 
         Signals are looked at between two steps: one that interrupted a step could leave a trial
-        running that is in no list.
+        running that nobody stops.
         """
         with StopSignals() as stop_signals:
-            try:
-                self._remove_interrupted()
-                self._look()
-                while self.unended or self._unasked():
-                    if stop_signals.name:
-                        raise KeyboardInterrupt(stop_signals.name)
-                    time.sleep(POLL_S)
-                    self._look()
-            except BaseException:
-                if self.active:
-                    self._say(f"stopping the trials that run ({len(self.active)}) ...")
-                    stop(*(active.process for active in self.active.values()))
-                raise
+            self._remove_interrupted()
+            while (trial := self._next()) is not None:
+                active = self._begin(trial)
+                if active is not None:
+                    self._watch(active, stop_signals)
+                begun = len(self._study.trials)
+                ended = begun - len(self._study.running)
+                self._progress(ended, max(self._sweep.wanted_trials, begun))
 
-    def _look(self) -> None:
-        """One look at everything: new trials, running trials."""
-        while len(self.active) < self._sweep.parallel:
-            if self._interrupted:
-                self._begin(self._interrupted.popleft())
-            elif self._unasked():
-                self._begin(self._study.ask())
-            else:
-                break
-        for active in list(self.active.values()):
-            if self._has_ended(active):
-                del self.active[active.number]
-                write_results(self._loaded, self._study, self._folder)
-        asked = len(self._study.trials)
-        ended = asked - self.unended
-        self._progress(ended, max(self._sweep.wanted_trials, asked))
+    def _next(self) -> FrozenTrial | None:
+        """A trial of an earlier driver, which is run again before new ones."""
+        if self._study.running:
+            return self._study.running[0]
+        if len(self._study.trials) < self._sweep.wanted_trials:
+            return self._study.ask()
+        return None
 
-    def _unasked(self) -> bool:
-        return len(self._study.trials) < self._sweep.wanted_trials
+    def _watch(self, active: Active, stop_signals: StopSignals) -> None:
+        """Look at a trial until it has ended. Raises KeyboardInterrupt: a signal came."""
+        try:
+            while not self._has_ended(active):
+                if stop_signals.name:
+                    raise KeyboardInterrupt(stop_signals.name)
+                time.sleep(POLL_S)
+        except BaseException:
+            self._say("stopping the trial that runs ...")
+            stop(active.process)
+            raise
 
     def _remove_interrupted(self) -> None:
         """Remove the trials whose end an earlier driver did not see; they are run again in turn."""
-        for trial in self._study.trials:
-            if trial.state == TrialState.RUNNING:
-                self._interrupted.append(trial)
-                remove(self._folder_of(trial))
-                line = "did not end while its driver ran, run again"
-                self._say(f"trial {trial.number}: {line}")
+        for trial in self._study.running:
+            remove(self._folder_of(trial))
+            line = "did not end while its driver ran, run again"
+            self._say(f"trial {trial.number}: {line}")
 
     def _folder_of(self, trial: FrozenTrial) -> Path:
         return self._folder / "trials" / f"trial_{trial.number:04d}"
 
-    def _begin(self, trial: FrozenTrial) -> None:
+    def _begin(self, trial: FrozenTrial) -> Active | None:
         """Write the trial's config and start it; values that make no config, or one that `rn50
-        launch` would refuse, are a failed trial."""
+        launch` would refuse, are a failed trial, of which nothing runs."""
         folder = self._folder_of(trial)
         results = json.dumps(str(folder.parent))
         settings = [f"name={folder.name}", f"system.results={results}"]
@@ -191,13 +173,12 @@ class Driver:
         except UserError as error:
             reason = "; ".join(problems_of(error))
             self._end(trial.number, TrialState.FAIL, reason=reason)
-            return
+            return None
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / CONFIG, loaded.to_yaml())
         values = [f"{key}={value}" for key, value in trial.params.items()]
         self._say(f"trial {trial.number}: {', '.join(values)}")
-        active = Active(trial.number, folder, start(folder))
-        self.active[trial.number] = active
+        return Active(trial.number, folder, start(folder))
 
     def _has_ended(self, active: Active) -> bool:
         """One look at a trial: new evaluations first, then whether it has ended. Its end is

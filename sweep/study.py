@@ -103,11 +103,37 @@ class Study:
             trial for trial in self.optuna.get_trials() if trial.params.keys() == keys
         ]
 
+    @property
+    def running(self) -> list[FrozenTrial]:
+        """Those that have not ended, as far as a driver saw."""
+        return [trial for trial in self.trials if trial.state == TrialState.RUNNING]
+
+    def to_json(self) -> JsonObject:
+        """What `rn50 sweep --json` prints: every trial, and the number of the best."""
+        best = self.best()
+        trials = [
+            {
+                "trial": trial.number,
+                "state": trial.state.name.lower(),
+                "value": trial.value,
+                "parameters": dict(trial.params),
+                "reason": trial.user_attrs.get(REASON, ""),
+                "seconds": trial.duration and trial.duration.total_seconds(),
+            }
+            for trial in self.trials
+        ]
+        return {
+            "sweep": self._sweep.name,
+            "objective": self._sweep.objective,
+            "best": None if best is None else best.number,
+            "trials": trials,
+        }
+
     def ask(self) -> FrozenTrial:
         """The next trial with its values."""
         self.optuna.sampler = _make_sampler(self._sweep, len(self.trials))
-        asked = self.optuna.ask(fixed_distributions=self._distributions)
-        return self.optuna.get_trials()[asked.number]
+        trial = self.optuna.ask(fixed_distributions=self._distributions)
+        return self.optuna.get_trials()[trial.number]
 
     def report(self, number: int, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
@@ -188,10 +214,10 @@ def _is_record(line: bytes, *, is_first: bool) -> bool:
     return type(operation) is int and not makes_study
 
 
-def _no_journal(journal: Path, found: str) -> UserError:
+def _no_journal(journal: Path, content: str) -> UserError:
     return UserError(
         f"{journal}: Optuna's journal expected, of this sweep and of at most {_MOST_RECORDS:,} "
-        f"records, found {found[:300]}; give the sweep another name, or move the file away"
+        f"records, found {content[:300]}; give the sweep another name, or move the file away"
     )
 
 
@@ -205,7 +231,7 @@ def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     seed = _seed_of(sweep, "sampler", number)
     if sweep.sampler == "random":
         return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(seed=seed, constant_liar=sweep.parallel > 1)
+    return optuna.samplers.TPESampler(seed=seed)
 
 
 def _seed_of(sweep: Sweep, stream: str, *numbers: int) -> int:

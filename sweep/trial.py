@@ -29,7 +29,7 @@ STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
 _POLL_S = 0.05
 _LEFT_S = 600.0
-"""For the trial of a killed driver to end in order, within its `limits.grace_s`."""
+"""The time that the trial of a killed driver has to end in order (`limits.grace_s`)."""
 
 
 def start(folder: Path) -> Popen[str]:
@@ -48,17 +48,15 @@ def start(folder: Path) -> Popen[str]:
         )
 
 
-def stop(*trials: Popen[str]) -> None:
-    """End trials: ask, wait, kill. Their ranks end with them."""
-    for trial in trials:
-        trial.terminate()  # its log is closed as aborted
+def stop(trial: Popen[str]) -> None:
+    """End a trial: ask, wait, kill. Its ranks end with it."""
+    trial.terminate()  # its log is closed as aborted
     until_s = time.monotonic() + STOP_S
-    while time.monotonic() < until_s and any(t.poll() is None for t in trials):
+    while trial.poll() is None and time.monotonic() < until_s:
         time.sleep(_POLL_S)
-    for trial in trials:
-        if trial.poll() is None:
-            trial.kill()
-        trial.wait()
+    if trial.poll() is None:
+        trial.kill()
+    trial.wait()
 
 
 def remove(folder: Path) -> None:

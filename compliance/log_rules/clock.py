@@ -9,6 +9,7 @@ from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun, copies
 from ..rule import (
     CHECKER,
+    CLOCK,
     CLOSED_POLICY,
     RULES_TEXT,
     Violations,
@@ -19,7 +20,11 @@ from ..rule import (
 
 
 @rule(
-    "MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489"
+    "MLP501",
+    "init-too-long",
+    ERROR,
+    f"{CHECKER}, common.yaml; {RULES_TEXT} line 489",
+    follows_from=CLOCK,
 )
 def init_limit(run: LoggedRun) -> Violations:
     """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
@@ -54,11 +59,11 @@ def _init_times(run: LoggedRun) -> Iterator[tuple[float, Event]]:
     if not begins:
         return
     earliest_ms = begins[0].time_ms
-    at = 0
+    index = 0
     for stop in run.all("init_stop"):
-        while at < len(begins) and begins[at].order < stop.order:
-            earliest_ms = min(earliest_ms, begins[at].time_ms)
-            at += 1
+        while index < len(begins) and begins[index].order < stop.order:
+            earliest_ms = min(earliest_ms, begins[index].time_ms)
+            index += 1
         yield stop.time_ms - earliest_ms, stop
 
 
@@ -78,6 +83,7 @@ def stamps_there(run: LoggedRun) -> Violations:
     "time-goes-back",
     CLOSED_POLICY,
     f"{RULES_TEXT} line 491: the clock may not be paused",
+    follows_from=CLOCK,
 )
 def clock_steady(run: LoggedRun) -> Violations:
     """Stamps do not go back from record to record, by a second or more in all; less is a note. (Of
@@ -121,7 +127,13 @@ def _largest_step(events: list[Event]) -> tuple[float, Event | None]:
     return max(behind, key=lambda step: step[0], default=(0.0, None))
 
 
-@rule("MLP504", "late-run-start", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
+@rule(
+    "MLP504",
+    "late-run-start",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} lines 489, 491",
+    follows_from=CLOCK,
+)
 def run_starts_in_time(run: LoggedRun) -> Violations:
     """run_start, and not only init_stop, comes within the init limit of the first init_start."""
     begins = run.all("init_start")
@@ -144,6 +156,7 @@ def run_starts_in_time(run: LoggedRun) -> Violations:
     "run-start-before-init-stop",
     CLOSED_POLICY,
     f"{RULES_TEXT} lines 489, 491",
+    follows_from=CLOCK,
 )
 def init_before_run(run: LoggedRun) -> Violations:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
@@ -157,30 +170,35 @@ def init_before_run(run: LoggedRun) -> Violations:
         yield against(start, actual, "it later", "the init limit is not proven")
 
 
-@rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220")
+@rule(
+    "MLP506",
+    "cache-not-cleared",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 220",
+    why=(
+        "Images that earlier runs left in the system's cache make the first epoch faster than"
+        " the disk allows."
+    ),
+    example='`{"key": "cache_clear", "value": false}`',
+)
 def caches_cleared(run: LoggedRun) -> Violations:
-    """cache_clear is true; null or a text is a note.
-
-    Why: Images that earlier runs left in the system's cache make the first epoch faster than
-    the disk allows.
-
-    Example: `{"key": "cache_clear", "value": false}`
-    """
+    """cache_clear is true; null or a text is a note."""
     wrong = [event for event in run.all("cache_clear") if event.value != True]  # noqa: E712 (or 1)
     for event in wrong[:1]:
         severity = only_if(event.value != False, NOTE)  # noqa: E712 (or 0)
         yield against(event, f"is {shown(event.value)}", "true", severity=severity)
 
 
-@rule("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
+@rule(
+    "MLP507",
+    "cache-clear-after-init-start",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 220",
+    why="The caches have to be cold when the benchmark begins, and it begins with initialisation.",
+    example="`cache_clear` after `init_start`.",
+)
 def caches_cleared_first(run: LoggedRun) -> Violations:
-    """cache_clear is logged before init_start.
-
-    Why: The caches have to be cold when the benchmark begins, and it begins with
-    initialisation.
-
-    Example: `cache_clear` after `init_start`.
-    """
+    """cache_clear is logged before init_start."""
     clear = run.first("cache_clear")
     begin = run.first("init_start")
     if clear is not None and begin is not None and clear.order > begin.order:
@@ -198,13 +216,13 @@ def resumed(run: LoggedRun) -> Violations:
     """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
         actual = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
-        known = [
+        ranks = [
             f"{name} {shown(event.metadata[name])}"
             for name in ("ranks_before", "ranks")
             if name in event.metadata
         ]
-        if known:
-            actual += f" ({', '.join(known)})"
+        if ranks:
+            actual += f" ({', '.join(ranks)})"
         yield against(
             "interrupted and", actual, "an uninterrupted run", line=event.line
         )

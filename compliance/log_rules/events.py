@@ -6,7 +6,9 @@ from ...logging.events import Event, type_name
 from ..logged_run import SAME_MS, LoggedRun, spread_ms
 from ..rule import (
     CHECKER,
+    CLOCK,
     FROM_070,
+    LOST,
     RULES_TEXT,
     Violations,
     against,
@@ -22,41 +24,54 @@ LOG_IT = "log it once, from rank 0"
 _SAMPLES = ("train_samples", "eval_samples")
 
 
-@rule("MLP101", "missing-submission-key", ERROR, _COMMON)
+@rule(
+    "MLP101",
+    "missing-submission-key",
+    ERROR,
+    _COMMON,
+    why=(
+        "The submission is listed and compared by these values, so a log without one has no "
+        "place there."
+    ),
+    example="no `submission_org` in the log.",
+)
 def submission_keys(run: LoggedRun) -> Violations:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
-    _poc_name and _entry).
-
-    Why: The submission is listed and compared by these values, so a log without one has no
-    place there.
-
-    Example: no `submission_org` in the log.
-    """
+    _poc_name and _entry)."""
     keys = benchmark.submission_keys(run.ruleset)
     yield from missing(run, keys, advice=f"log each of them ({LOG_IT})")
 
 
-@rule("MLP107", "no-cache-clear", ERROR, _COMMON)
+@rule(
+    "MLP107",
+    "no-cache-clear",
+    ERROR,
+    _COMMON,
+    why=(
+        "Images that earlier runs left in the system's cache make the first epoch faster than"
+        " the disk allows."
+    ),
+    example="no `cache_clear` in the log.",
+)
 def cache_clear(run: LoggedRun) -> Violations:
-    """cache_clear is logged at least once.
-
-    Why: Images that earlier runs left in the system's cache make the first epoch faster than
-    the disk allows.
-
-    Example: no `cache_clear` in the log.
-    """
+    """cache_clear is logged at least once."""
     yield from missing(run, ["cache_clear"], "at least one", "log it before init")
 
 
-@rule("MLP103", "no-run-stop", ERROR, _COMMON)
+@rule(
+    "MLP103",
+    "no-run-stop",
+    ERROR,
+    _COMMON,
+    follows_from=(LOST,),
+    why=(
+        "The time to train ends with it. A job that was killed, or ran into its time limit, "
+        "leaves such a log."
+    ),
+    example="no `run_stop` in the log.",
+)
 def run_stop_exists(run: LoggedRun) -> Violations:
-    """The run ended: run_stop is there.
-
-    Why: The time to train ends with it. A job that was killed, or ran into its time limit,
-    leaves such a log.
-
-    Example: no `run_stop` in the log.
-    """
+    """The run ended: run_stop is there."""
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
         return  # broken-record says it of a log that was cut
     yield against(
@@ -80,7 +95,13 @@ def _too_early(event: Event) -> Finding:
     return against(event, "stands before run_start", "run_start first")
 
 
-@rule("MLP104", "misplaced-run-stop", ERROR, _COMMON)
+@rule(
+    "MLP104",
+    "misplaced-run-stop",
+    ERROR,
+    _COMMON,
+    follows_from=(LOST, "misplaced-run-start"),
+)
 def run_stop(run: LoggedRun) -> Violations:
     """run_stop comes after run_start and carries metadata.status."""
     for event in run.all("run_stop"):
@@ -92,15 +113,20 @@ def run_stop(run: LoggedRun) -> Violations:
             return
 
 
-@rule("MLP105", "misplaced-run-start", ERROR, _COMMON)
+@rule(
+    "MLP105",
+    "misplaced-run-start",
+    ERROR,
+    _COMMON,
+    follows_from=(LOST,),
+    why=(
+        "The time to train begins with it. Everything before it is not counted: only set-up "
+        "may be there."
+    ),
+    example="no `run_start` in the log.",
+)
 def run_start(run: LoggedRun) -> Violations:
-    """run_start is there, after init_stop.
-
-    Why: The time to train begins with it. Everything before it is not counted: only set-up may
-    be there.
-
-    Example: no `run_start` in the log.
-    """
+    """run_start is there, after init_stop."""
     if run.absent("run_start"):
         yield violation(
             message="no run_start: the clock never started",
@@ -114,14 +140,17 @@ def run_start(run: LoggedRun) -> Violations:
         yield against(event, f"stands before {stop.place}", "init_stop first")
 
 
-@rule("MLP106", "misplaced-init", ERROR, _COMMON)
+@rule(
+    "MLP106",
+    "misplaced-init",
+    ERROR,
+    _COMMON,
+    follows_from=(LOST,),
+    why="Initialisation is limited in time, and these two events measure it.",
+    example="no `init_start` in the log.",
+)
 def init(run: LoggedRun) -> Violations:
-    """init_start and init_stop are logged, in this order and before run_start.
-
-    Why: Initialisation is limited in time, and these two events measure it.
-
-    Example: no `init_start` in the log.
-    """
+    """init_start and init_stop are logged, in this order and before run_start."""
     yield from missing(run, ["init_start", "init_stop"])
     begin = run.first("init_start")
     stop = run.first("init_stop")
@@ -144,24 +173,30 @@ def _late(run: LoggedRun, key: str, end: Event, expected: str) -> Violations:
             return
 
 
-@rule("MLP108", "missing-epoch-event", ERROR, _COMMON, rulesets=FROM_070)
+@rule(
+    "MLP108",
+    "missing-epoch-event",
+    ERROR,
+    _COMMON,
+    rulesets=FROM_070,
+    follows_from=(LOST,),
+    why=(
+        "The epochs to the target, which are compared with the reference, are counted by "
+        "these events."
+    ),
+    example="no `block_start` and no `epoch_start` in the log.",
+)
 def epoch_events(run: LoggedRun) -> Violations:
-    """Blocks or epochs start and stop; evaluations lie between their own or block events.
-
-    Why: The epochs to the target, which are compared with the reference, are counted by these
-    events.
-
-    Example: no `block_start` and no `epoch_start` in the log.
-    """
-    for key, other in (
+    """Blocks or epochs start and stop; evaluations lie between their own or block events."""
+    for key, alternative in (
         ("block_start", "epoch_start"),
         ("block_stop", "epoch_stop"),
         ("eval_start", "block_start"),
         ("eval_stop", "block_stop"),
     ):
-        if run.absent(other):
-            why = f", and no {other}"
-            yield from missing(run, [key], f"{key} or {other}", why=why)
+        if run.absent(alternative):
+            why = f", and no {alternative}"
+            yield from missing(run, [key], f"{key} or {alternative}", why=why)
 
 
 _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
@@ -174,29 +209,29 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
     ERROR,
     f"{CHECKER}, common.yaml and *_resnet.yaml",
     rulesets=FROM_070,
+    follows_from=("misplaced-run-start",),
+    why=(
+        "An evaluation belongs to an epoch. Without its number the log does not say after how"
+        " much training the target was reached."
+    ),
+    example='`{"key": "eval_start", "metadata": {}}`',
 )
 def epoch_metadata(run: LoggedRun) -> Violations:
     """Epoch and evaluation events carry their epoch; blocks start after run_start and have a count
-    of epochs above 0.
-
-    Why: An evaluation belongs to an epoch. Without its number the log does not say after how
-    much training the target was reached.
-
-    Example: `{"key": "eval_start", "metadata": {}}`
-    """
-    other = _OTHER_COUNT.get(run.ruleset)
+    of epochs above 0."""
+    other_count = _OTHER_COUNT.get(run.ruleset)
     blocks = run.all("block_start")
     early = [_too_early(block) for block in blocks if _before_run_start(run, block)]
-    problems = [_block_problem(block, other) for block in blocks]
+    problems = [_block_problem(block, other_count) for block in blocks]
     yield from early[:1]
     yield from list(filter(None, problems))[:1]
     for key, name, alternative in (
-        ("block_stop", "first_epoch_num", other),
+        ("block_stop", "first_epoch_num", other_count),
         ("epoch_start", "epoch_num", None),
         ("epoch_stop", "epoch_num", None),
-        ("eval_start", "epoch_num", other),
-        ("eval_stop", "epoch_num", other),
-        ("eval_accuracy", "epoch_num", None if run.division else other),
+        ("eval_start", "epoch_num", other_count),
+        ("eval_stop", "epoch_num", other_count),
+        ("eval_accuracy", "epoch_num", None if run.division else other_count),
     ):
         for event in run.all(key):
             if not {name, alternative} & event.metadata.keys():
@@ -204,31 +239,34 @@ def epoch_metadata(run: LoggedRun) -> Violations:
                 break
 
 
-def _block_problem(event: Event, other: str | None) -> Finding | None:
+def _block_problem(event: Event, other_count: str | None) -> Finding | None:
     metadata = event.metadata
     name = "epoch_count"
     expected = "above 0"
-    if name not in metadata and other in metadata:
-        name = str(other)
+    if name not in metadata and other_count in metadata:
+        name = str(other_count)
         expected = "0 or more"
     elif absent := [
         key for key in ("epoch_count", "first_epoch_num") if key not in metadata
     ]:
         return _without(event, absent[0])
     count = number(metadata[name])
-    if count is not None and (count > 0 or (count == 0 and name == other)):
+    if count is not None and (count > 0 or (count == 0 and name == other_count)):
         return None
     return against(event, f"has {name} {shown(metadata[name])}", expected)
 
 
-@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070)
+@rule(
+    "MLP110",
+    "missing-samples",
+    ERROR,
+    _COMMON,
+    rulesets=FROM_070,
+    why="They say on which images the network was trained and how thoroughly it was evaluated.",
+    example="no `eval_samples` in the log.",
+)
 def samples(run: LoggedRun) -> Violations:
-    """train_samples and eval_samples are logged and not empty.
-
-    Why: They say on which images the network was trained and how thoroughly it was evaluated.
-
-    Example: no `eval_samples` in the log.
-    """
+    """train_samples and eval_samples are logged and not empty."""
     for key in _SAMPLES:
         yield from missing(run, [key], advice=LOG_IT)
         for event in run.all(key)[:1]:
@@ -275,7 +313,13 @@ def _have_one_status(events: list[Event]) -> bool:
     return len(set(map(_status, events))) < 2
 
 
-@rule("MLP201", "several-clocks", ERROR, f"{RULES_TEXT} lines 487-491: one clock")
+@rule(
+    "MLP201",
+    "several-clocks",
+    ERROR,
+    f"{RULES_TEXT} lines 487-491: one clock",
+    follows_from=CLOCK,
+)
 def one_clock(run: LoggedRun) -> Violations:
     """run_start and run_stop come once; copies agree in status and lie within a second."""
     for key in _CLOCK:

@@ -12,6 +12,7 @@ from ..rule import (
     CLOSED_ERROR,
     CLOSED_POLICY,
     FROM_070,
+    LOST,
     NO_LOG,
     RULES_TEXT,
     Violations,
@@ -45,16 +46,15 @@ def batch_size(run: LoggedRun) -> Violations:
     CLOSED_ERROR,
     f"{CHECKER}, closed_common.yaml; {NO_LOG}",
     rulesets=since("1.0.0"),
+    why=(
+        "The batch of an update is the global batch size: with accumulation it comes in "
+        "several steps."
+    ),
+    example="no `gradient_accumulation_steps` in the log.",
 )
 def accumulation(run: LoggedRun) -> Violations:
     """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on); if it is no integer, or does
-    not divide the batch, that is policy.
-
-    Why: The batch of an update is the global batch size: with accumulation it comes in several
-    steps.
-
-    Example: no `gradient_accumulation_steps` in the log.
-    """
+    not divide the batch, that is policy."""
     key = "gradient_accumulation_steps"
     advice = "log it once before init_stop, 1 without accumulation"
     why = ": closed logs need it since 1.0.0"
@@ -80,6 +80,7 @@ _WEIGHTS = ("weights_initialization",)
     CLOSED_ERROR,
     CLOSED,
     rulesets=benchmark.WEIGHT_NAMES_RULESETS,
+    follows_from=(LOST,),
 )
 def weights_logged(run: LoggedRun) -> Violations:
     """weights_initialization is logged (the checker of the v1.1 round only warned)."""
@@ -95,6 +96,7 @@ def weights_logged(run: LoggedRun) -> Violations:
     CLOSED_ERROR,
     CLOSED,
     rulesets=benchmark.WEIGHT_NAMES_RULESETS,
+    follows_from=(LOST,),
 )
 def weights_named(run: LoggedRun) -> Violations:
     """weights_initialization names exactly the 161 tensors of the reference."""
@@ -103,12 +105,12 @@ def weights_named(run: LoggedRun) -> Violations:
         return
     tensors = [event.metadata.get("tensor") for event in events]
     names = Counter(name if isinstance(name, str) else shown(name) for name in tensors)
-    wanted = Counter(benchmark.weight_names())
-    wrong = sorted((names - wanted) + (wanted - names))
+    reference = Counter(benchmark.weight_names())
+    wrong = sorted((names - reference) + (reference - names))
     if wrong:
         actual = f"names other tensors than the reference: {len(wrong)} are missing, unknown or"
         actual += f" there twice, such as {shown(wrong[0])}"
-        expected = f"its {len(wanted)} names, once each"
+        expected = f"its {len(reference)} names, once each"
         yield against("weights_initialization", actual, expected, line=events[0].line)
 
 
@@ -118,15 +120,14 @@ def weights_named(run: LoggedRun) -> Violations:
     CLOSED_ERROR,
     f"{LARS}, closed_resnet_sgd.yaml",
     rulesets=FROM_070,
+    why=(
+        "Hyper-parameters are the same in all runs of an entry and can be borrowed by others:"
+        " both need them in the log."
+    ),
+    example="no `lars_opt_momentum` in the log.",
 )
 def hyperparameters_logged(run: LoggedRun) -> Violations:
-    """Every hyper-parameter of the optimizer in use is logged.
-
-    Why: Hyper-parameters are the same in all runs of an entry and can be borrowed by others:
-    both need them in the log.
-
-    Example: no `lars_opt_momentum` in the log.
-    """
+    """Every hyper-parameter of the optimizer in use is logged."""
     due = benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
     yield from missing(run, due, advice="log each before init_stop")
 

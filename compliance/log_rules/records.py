@@ -68,11 +68,11 @@ def joined(run: LoggedRun) -> Violations:
     """One record a line. (The official checker reads the last record of a line alone.)"""
     lines, first = run.log.joined
     if lines:
-        place = f"line {first}"
+        lines_text = f"line {first}"
         if lines > 1:
-            place += f" (and {lines - 1} more lines)"
+            lines_text += f" (and {lines - 1} more lines)"
         yield against(
-            place,
+            lines_text,
             "holds two records",
             "one record a line",
             "a newline was lost; the official checker reads the last record alone",
@@ -86,10 +86,10 @@ def two_runs(run: LoggedRun) -> Violations:
     of the other format (:::MLL, :::MLLOG)."""
     advice = "give each run its own result_N.txt; the first one is judged here"
     lines = {}
-    other = run.log.other_dialect
-    if other is not None and other.key in RUN_KEYS:
-        actual = f"one in :::{run.log.dialect} records, one in another format ({other.place})"
-        lines[actual] = other.line
+    foreign = run.log.other_dialect
+    if foreign is not None and foreign.key in RUN_KEYS:
+        actual = f"one in :::{run.log.dialect} records, one in another format ({foreign.place})"
+        lines[actual] = foreign.line
     starts = run.all("run_start")
     if run.second_run_line is not None:
         lines[f"another from line {run.second_run_line} on"] = run.second_run_line

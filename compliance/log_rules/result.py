@@ -14,7 +14,17 @@ from ..logged_run import (
     epoch_of,
     reaches_target,
 )
-from ..rule import CHECKER, NO_LOG, RULES_TEXT, Violations, against, only_if, rule
+from ..rule import (
+    CHECKER,
+    CLOCK,
+    LOST,
+    NO_LOG,
+    RULES_TEXT,
+    Violations,
+    against,
+    only_if,
+    rule,
+)
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 
@@ -33,7 +43,13 @@ def _off_the_clock(evaluation: Evaluation, actual: str) -> Finding:
     return against(subject, actual, expected, line=evaluation.line)
 
 
-@rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right")
+@rule(
+    "MLP301",
+    "run-time-not-positive",
+    ERROR,
+    "a clock that cannot be right",
+    follows_from=CLOCK,
+)
 def clock_forward(run: LoggedRun) -> Violations:
     """run_stop is stamped later than run_start."""
     run_ms = run.run_ms
@@ -51,15 +67,15 @@ def clock_forward(run: LoggedRun) -> Violations:
     "target-not-reached",
     ERROR,
     f"{RULES_TEXT} lines 441, 491; {CHECKER}, closed_resnet.yaml",
+    follows_from=(LOST, "missing-accuracy"),
+    why=(
+        "The time to train is the time to this target. A run that stops below it is no "
+        "result; one such run in five is allowed."
+    ),
+    example='`{"key": "eval_accuracy", "value": 0.7456}`',
 )
 def converged(run: LoggedRun) -> Violations:
-    """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1).
-
-    Why: The time to train is the time to this target. A run that stops below it is no result;
-    one such run in five is allowed.
-
-    Example: `{"key": "eval_accuracy", "value": 0.7456}`
-    """
+    """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1)."""
     numeric = [
         event
         for event in run.all("eval_accuracy")
@@ -98,13 +114,19 @@ def target_on_the_clock(run: LoggedRun) -> Violations:
     outside = [e for e in run.evaluations if reaches_target(e.accuracy)]
     if not outside or run.start is None or run.stop is None:
         return
-    place = f"before {run.start.place}"
+    side = f"before {run.start.place}"
     if outside[0].order > run.stop.order:
-        place = f"after {run.stop.place}"
-    yield _off_the_clock(outside[0], f"is logged {place}")
+        side = f"after {run.stop.place}"
+    yield _off_the_clock(outside[0], f"is logged {side}")
 
 
-@rule("MLP303", "target-off-the-clock", ERROR, f"{RULES_TEXT} lines 441, 491")
+@rule(
+    "MLP303",
+    "target-off-the-clock",
+    ERROR,
+    f"{RULES_TEXT} lines 441, 491",
+    follows_from=CLOCK,
+)
 def target_stamped_on_the_clock(run: LoggedRun) -> Violations:
     """An evaluation at target is stamped between run_start and run_stop, to a second or 1 % of the
     run, whichever is less."""
@@ -130,20 +152,19 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Violations:
     "run-not-successful",
     ERROR,
     f"{RULES_TEXT} lines 441, 509; {CHECKER}, 0.6.0 common.yaml",
+    why="The official score takes no other run. A run that was stopped or failed says `aborted`.",
+    example='`{"key": "run_stop", "metadata": {"status": "aborted"}}`',
 )
 def success(run: LoggedRun) -> Violations:
-    """The status of run_stop is success, spelled so.
-
-    Why: The official score takes no other run. A run that was stopped or failed says `aborted`.
-
-    Example: `{"key": "run_stop", "metadata": {"status": "aborted"}}`
-    """
+    """The status of run_stop is success, spelled so."""
     for event in run.all("run_stop"):
         status = event.metadata.get("status", "success")
         if status != "success":
-            text = printable(status)[:40] if isinstance(status, str) else shown(status)
-            hint = "it must be lower case" if text.lower() == "success" else ""
-            yield against(event, f"says {text}", "success", hint)
+            status_text = (
+                printable(status)[:40] if isinstance(status, str) else shown(status)
+            )
+            hint = "it must be lower case" if status_text.lower() == "success" else ""
+            yield against(event, f"says {status_text}", "success", hint)
             return
 
 
@@ -152,6 +173,7 @@ def success(run: LoggedRun) -> Violations:
     "ranks-disagree",
     ERROR,
     f"{RULES_TEXT} line 443: one accuracy of the whole system",
+    follows_from=CLOCK,
 )
 def ranks_agree(run: LoggedRun) -> Violations:
     """Several accuracies of one evaluation agree about the target; where all do, it is a note."""
@@ -212,7 +234,13 @@ def stops_at_target(run: LoggedRun) -> Violations:
         yield against("target", actual, "run_stop at the target", why, line=target.line)
 
 
-@rule("MLP309", "unpaired-events", NOTE, "intervals of a successful run")
+@rule(
+    "MLP309",
+    "unpaired-events",
+    NOTE,
+    "intervals of a successful run",
+    follows_from=(LOST,),
+)
 def pairs(run: LoggedRun) -> Violations:
     """In a successful run starts and stops of blocks, epochs and evaluations pair up. If the
     evaluation at target alone has none, that is policy: its time belongs to the run."""
@@ -320,8 +348,8 @@ def likely_accuracies(run: LoggedRun) -> Violations:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
     evaluations = _fractions(run)
     accuracies = [evaluation.accuracy for evaluation in evaluations]
-    for at, evaluation in enumerate(evaluations[:-2]):
-        if len(set(accuracies[at : at + 3])) == 1:
+    for index, evaluation in enumerate(evaluations[:-2]):
+        if len(set(accuracies[index : index + 3])) == 1:
             actual = f"{plain(evaluation.accuracy)} three times in a row"
             expected = "ones that differ"
             yield against("accuracies:", actual, expected, line=evaluation.line)

@@ -3,7 +3,7 @@
 from ...config import benchmark
 from ...host.finding import ERROR, number, shown
 from ..logged_run import LoggedRun, as_setting
-from ..rule import CHECKER, Violations, against, missing, rule
+from ..rule import CHECKER, LOST, Violations, against, missing, rule
 
 _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"
@@ -26,7 +26,14 @@ def cache_clear_value(run: LoggedRun) -> Violations:
             return
 
 
-@rule("MLP602", "missing-event-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
+@rule(
+    "MLP602",
+    "missing-event-060",
+    ERROR,
+    f"{_SOURCE}/common.yaml",
+    rulesets=_060,
+    follows_from=(LOST,),
+)
 def events_missing(run: LoggedRun) -> Violations:
     """Blocks, epochs and evaluations all have their start and stop records."""
     keys = [
@@ -60,6 +67,7 @@ _LARS = (
     ERROR,
     f"{_SOURCE}/resnet.yaml",
     rulesets=_060,
+    follows_from=(LOST,),
 )
 def hyperparameters(run: LoggedRun) -> Violations:
     """Batch, base learning rate, warm-up and bn_span are logged and above 0; opt_name is lars or

@@ -13,8 +13,10 @@ from ...logging.events import Event
 from ..limits import cadence_problem
 from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
 from ..rule import (
+    CLOCK,
     CLOSED_POLICY,
     FROM_070,
+    LOST,
     NO_LOG,
     RULES_TEXT,
     Setting,
@@ -37,7 +39,13 @@ _INTERVAL_KEYS = ("epoch_start", "epoch_stop", "eval_start", "eval_stop")
 _EPOCH_NAMES = ("epoch_num", "first_epoch_num", "epoch_count")
 
 
-@rule("MLP401", "target-before-training", ERROR, f"{RULES_TEXT} lines 441, 491")
+@rule(
+    "MLP401",
+    "target-before-training",
+    ERROR,
+    f"{RULES_TEXT} lines 441, 491",
+    follows_from=(LOST,),
+)
 def target_after_training(run: LoggedRun) -> Violations:
     """The target is reached after training began: a block or an epoch starts before it."""
     target = run.target
@@ -58,6 +66,7 @@ def target_after_training(run: LoggedRun) -> Violations:
     "off-the-clock",
     POLICY,
     f"{RULES_TEXT} lines 487-491: the clock runs while the model trains; {NO_LOG}",
+    follows_from=CLOCK,
 )
 def all_on_the_clock(run: LoggedRun) -> Violations:
     """Epochs and evaluations lie between run_start and run_stop, by their place in the log and, to
@@ -86,6 +95,7 @@ def all_on_the_clock(run: LoggedRun) -> Violations:
     "overlapping-epochs",
     POLICY,
     f"{RULES_TEXT} line 208: one pass of epochs; {NO_LOG}",
+    follows_from=(LOST,),
 )
 def one_after_another(run: LoggedRun) -> Violations:
     """Epochs and evaluations lie one after the other: none starts before the one before it has
@@ -135,6 +145,7 @@ def _first_step_back(run: LoggedRun, key: str) -> Violations:
     "epochs-out-of-order",
     POLICY,
     f"{RULES_TEXT} line 208: one pass of epochs",
+    follows_from=(LOST,),
 )
 def epochs_rise(run: LoggedRun) -> Violations:
     """Epochs start in rising order, and no block in which epochs start claims one that a block
@@ -156,7 +167,13 @@ def epochs_rise(run: LoggedRun) -> Violations:
         latest = max(claimed, default=latest)
 
 
-@rule("MLP405", "untrained-epoch", POLICY, f"{RULES_TEXT} lines 208, 939")
+@rule(
+    "MLP405",
+    "untrained-epoch",
+    POLICY,
+    f"{RULES_TEXT} lines 208, 939",
+    follows_from=(LOST,),
+)
 def claims_were_trained(run: LoggedRun) -> Violations:
     """Every epoch from 1 to that of an evaluation has started and stopped before it. (A log without
     `epoch_start` is held to its blocks: a note where no evaluation has them, and each has a
@@ -212,6 +229,7 @@ def evaluated_once(run: LoggedRun) -> Violations:
     "impossible-rate",
     ERROR,
     "peak of the largest published machine (config/benchmark.py)",
+    follows_from=CLOCK,
 )
 def possible_rate(run: LoggedRun) -> Violations:
     """From run_start to the target a run trains at most at 7e7 images/s, ten times the fastest
@@ -241,13 +259,16 @@ def possible_rate(run: LoggedRun) -> Violations:
     "interval-without-time",
     ERROR,
     f"peak of the largest published machine; {NO_LOG} (blocks of v0.6 do)",
+    follows_from=CLOCK,
 )
 def intervals_take_time(run: LoggedRun) -> Violations:
     """Each epoch, evaluation and, from 0.7.0 on, block takes time; training in it at most 7e7
     images/s, ten times the fastest published run."""
     samples = number(run.value("train_samples")) or benchmark.IMAGENET_TRAIN_SAMPLES
     epoch_ms = 1000 * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S
-    intervals = ["epoch", "eval"] + ["block"] * (run.ruleset != "0.6.0")
+    intervals = ["epoch", "eval"]
+    if run.ruleset != "0.6.0":
+        intervals.append("block")
     for interval in intervals:
         started = None
         events = run.of_keys(f"{interval}_start", f"{interval}_stop")
@@ -270,6 +291,7 @@ def intervals_take_time(run: LoggedRun) -> Violations:
     CLOSED_POLICY,
     f"{RULES_TEXT} lines 939, 443",
     rulesets=FROM_070,
+    follows_from=(LOST,),
 )
 def cadence(run: LoggedRun) -> Violations:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
@@ -303,7 +325,9 @@ def epochs_from_one(run: LoggedRun) -> Violations:
         yield against("the first epoch", actual, "1", line=first[1])
 
 
-@rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208")
+@rule(
+    "MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208", follows_from=(LOST,)
+)
 def epochs_not_later(run: LoggedRun) -> Violations:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)

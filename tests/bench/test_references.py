@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rn50.bench import throughput
+from rn50.bench import scaling
 from rn50.bench.curves import Case
 from rn50.bench.harness import BenchJob
-from rn50.bench.throughput import save_reference
+from rn50.bench.scaling import save_reference
 from rn50.compliance.check_log import Check
 from rn50.config.load import Loaded, load_system
 from rn50.config.load import load as load_config
@@ -59,22 +59,22 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         return load_config("dgxa100_n128", overrides)
 
     def measure(
-        job: BenchJob, body: Any, curves: dict[str, list[Case]], load: Any, _: Any
+        job: BenchJob, curves: dict[str, list[Case]], load: Any, _: Any
     ) -> None:
         ((case,),) = curves.values()
         assert case.ranks == load(case).run.system.world_size == 1024
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(throughput, "measure_curves", measure)
+    monkeypatch.setattr(scaling, "measure_curves", measure)
     job = BenchJob(lambda _: print, "gloo", load)
     with refused(r"found '/.*/nothing'"):
-        throughput.throughput(job, save=tmp_path / "nothing")
+        scaling.measure(job, save=tmp_path / "nothing")
     (tmp_path / "mine.yaml").write_text(MACHINE)
     with pytest.raises(KeyboardInterrupt):
-        throughput.throughput(job, save=tmp_path / "mine.yaml")
+        scaling.measure(job, save=tmp_path / "mine.yaml")
     monkeypatch.setattr(os, "access", lambda place, _: Path(place) != tmp_path)
     with refused("mine.yaml: cannot write"):
-        throughput.throughput(job, save=tmp_path / "mine.yaml")
+        scaling.measure(job, save=tmp_path / "mine.yaml")
 
 
 def test_a_slow_run_is_not_a_good_one() -> None:
@@ -110,7 +110,7 @@ def test_a_result_says_the_share_of_a_peak_that_is_known(
 def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(MACHINE)
-    command = f"bench throughput smoke --system {path}"
+    command = f"bench scaling smoke --system {path}"
     bench = (*command.split(), *SHORT)
     missing = rn50.error(*bench, "--check", f"system.results={tmp_path}")
     assert "system.references: one of smoke expected" in missing

@@ -1,6 +1,5 @@
 """The scaling study: which jobs, what follows from their times, and one small study for real."""
 
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from rn50.bench import curves
 from rn50.bench.curves import Case, curve_rows, curves_outcome
 from rn50.bench.harness import spread
-from rn50.bench.scaling import MODELS
+from rn50.bench.scaling import MODELS, plan_curves
 from rn50.config.load import load
 from rn50.train.capabilities import check_supported
 from tests.bench.conftest import Measure
@@ -56,8 +55,8 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     [
         (["scaling", "--models", "vgg"], ["--models", "resnet50", "vgg"]),
         (["scaling", "--ranks", "1,4,2"], ["--ranks", "rising", "1,4,2"]),
-        (["throughput", "--batch", "1e3"], ["--batch", "whole numbers", "1e3"]),
-        (["throughput", "model.dtype=float16"], ["model.dtype", "bfloat16", "float16"]),
+        (["scaling", "--batch", "1e3"], ["--batch", "whole numbers", "1e3"]),
+        (["scaling", "model.dtype=float16"], ["model.dtype", "bfloat16", "float16"]),
         (["overlap", "smoke", "--ranks", "1"], ["two ranks", "found 1"]),
     ],
 )
@@ -68,45 +67,35 @@ def test_bad_input_is_one_line(
     assert all(word in line for word in expected), line
 
 
-@pytest.mark.slow
-def test_a_small_study(measure: Measure, tmp_path: Path) -> None:
-    outcome, svg = measure(
-        "bench scaling cpu_small --models googlenet --ranks 1,2 --passes 2 --rounds 1 --steps 1",
-        "data.synthetic={train_samples: 200, eval_samples: 50}",
-        "data.train_samples=200",
-        "data.eval_samples=50",
-        "batch.per_rank=2",
-        f"data.path={tmp_path}/data",
-    )
-    rows = outcome["rows"]
-    named = itemgetter("curve", "ranks", "per_rank")
-    assert list(map(named, rows)) == [
-        ("googlenet, weak", 1, 2),
-        ("googlenet, weak", 2, 2),
-        ("googlenet, strong", 1, 4),
-        ("googlenet, strong", 2, 2),
-    ]
-    for row in rows:
-        assert row["images_per_s"]["n"] == 2
-        fastest_s = 200 / row["images_per_s"]["max"]
-        assert row["epoch_s"]["min"] == pytest.approx(fastest_s)
-    assert rows[1]["images_per_s"] == rows[3]["images_per_s"]  # one job for both
-    assert "googlenet, strong" in svg
+def test_one_rank_count_is_throughput_and_more_are_two_curves() -> None:
+    """The jobs that both curves share are equal, so they run once."""
+    assert plan_curves(["resnet50"], [8, 16], [2]) == {
+        "resnet50, batch 8": [Case("resnet50", 2, 8)],
+        "resnet50, batch 16": [Case("resnet50", 2, 16)],
+    }
+    assert plan_curves(["resnet50"], [2], [1, 2]) == {
+        "resnet50, batch 2": [Case("resnet50", 1, 2), Case("resnet50", 2, 2)],
+        "resnet50, 4 images": [Case("resnet50", 1, 4), Case("resnet50", 2, 2)],
+    }
 
 
 @pytest.mark.slow
-def test_throughput_needs_no_images(measure: Measure, tmp_path: Path) -> None:
+def test_a_small_study_needs_no_images(measure: Measure, tmp_path: Path) -> None:
     outcome, svg = measure(
-        "bench throughput smoke --ranks 1,2 --batch 6 --passes 1 --rounds 2 --steps 2",
+        "bench scaling smoke --ranks 1,2 --batch 6 --passes 2 --rounds 2 --steps 2",
         "data.classes=300",
         "data.crop_px=48",
         f"data.path={tmp_path}/none",
     )
     assert outcome["figures"]["classes"] == 300
     assert outcome["figures"]["crop_px"] == 48
-    alone, both = outcome["rows"]
+    alone, both, _, shared = outcome["rows"]
     assert (alone["ranks"], alone["global_batch"]) == (1, 6)
     assert (both["ranks"], both["global_batch"]) == (2, 12)
-    assert both["images_per_s_a_rank"]["min"] > 0
-    assert "batch 6" in svg
+    assert both["images_per_s"] == shared["images_per_s"]
+    for row in outcome["rows"]:
+        assert row["images_per_s"]["n"] == 2
+        fastest_s = 1281167 / row["images_per_s"]["max"]
+        assert row["epoch_s"]["min"] == pytest.approx(fastest_s)
+    assert "smoke, 12 images" in svg
     assert not (tmp_path / "none").exists()

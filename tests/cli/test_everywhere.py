@@ -45,7 +45,6 @@ USES = {
     "bench allreduce": "nosuch",
     "bench startup": "nosuch",
     "bench scaling": "nosuch",
-    "bench throughput": "nosuch",
     "bench optimizer": "nosuch",
     "export csv": "run",
     "export tensorboard": "run --out {new}board",

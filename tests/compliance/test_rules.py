@@ -793,3 +793,9 @@ def test_a_warning_is_not_why_a_run_passes(
     assert check.verdict == "PASS"
     assert check.findings == (warning,)
     assert "odd" not in check.cause
+
+
+def test_rules_follow_from_rules() -> None:
+    names = {each.name for each in RULES}
+    for each in RULES:
+        assert names.issuperset(each.follows_from), each.name

@@ -30,54 +30,41 @@ def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Pa
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ('OMP_NUM_THREADS=4, "NCCL_IB_HCA==mlx5_0,mlx5_1"', ""),
-        ("NCCL_ALGO=Ring, PYTHONPATH=x, BASH_ENV=x", "PYTHONPATH, BASH_ENV"),
-        ("NCCL_NET_PLUGIN=x", "NCCL_NET_PLUGIN"),
-        ("NCCL_ALGO=/x/y", "NCCL_ALGO"),
-        ('"NCCL_ALGO=$(x)"', "NCCL_ALGO"),
-    ],
-)
-def test_only_listed_variables_are_set(
-    tmp_path: Path, settings: str, told: str
-) -> None:
-    config = recorded(tmp_path / "run", f"job: {{environment: [{settings}]}}")
-    if not told:
-        loaded = load_recorded(config, (), RESUME)
-        assert loaded.run.system.job.environment
-        return
-    with refused(f"yaml:3: system.job.environment: '{told}"):
-        load_recorded(config, (), RESUME)
-
-
-@pytest.mark.parametrize(
     "job",
     [
+        "environment: [OMP_NUM_THREADS=4]",
+        "account: a",
+        "walltime: '02:00:00'",
         "python: ./x",
-        "home: /x",
         "container: x.sif",
         "options: [-E, x]",
-        "modules: [x]",
-        "stage: /x",
         "drop_caches: true",
         'mounts: ["/x"]',
         "engine: singularity",
     ],
 )
-def test_a_job_script_has_no_command_of_a_recorded_config(
-    tmp_path: Path, job: str
-) -> None:
-    words = "account: a, queue: q, walltime: '02:00:00', max_restarts: 1"
-    config = recorded(tmp_path / "run", f"job: {{{words}, {job}}}")
-    assert load_recorded(config, (), RESUME)  # which makes no job script
+def test_nothing_of_a_job_is_of_a_recorded_config(tmp_path: Path, job: str) -> None:
+    config = recorded(tmp_path / "run", f"job: {{{job}}}")
     key = job.partition(":")[0]
-    with refused(rf"^\S+: system.job.{key}: may run code; .* add \S+{key}="):
-        load_recorded(config, (), RESUME_JOB)
+    error = rf"^\S+:3: system.job.{key}: of the machine, .* add .*{key}="
+    for keys in (RESUME_JOB, JOB):
+        with refused(error):
+            load_recorded(config, (), keys)
     added = words_to_repeat(config.parent, RESUME_JOB)
-    assert load_recorded(config, added, RESUME_JOB)
-    plain = recorded(tmp_path / "run", f"job: {{{words}, bind: none}}")
-    assert load_recorded(plain, (), JOB)
+    repeated = load_recorded(config, added, RESUME_JOB).run
+    assert repeated == load(config).run
+    if key == "environment":
+        with refused(error):
+            load_recorded(config, (), RESUME)
+    else:  # which makes no job script
+        assert load_recorded(config, (), RESUME).run == repeated
+
+
+def test_a_machine_by_name_is_the_users_word(tmp_path: Path) -> None:
+    config = recorded(tmp_path / "run", "job: {environment: [PYTHONPATH=x], queue: q}")
+    job = load_recorded(config, ["system=superpod"], JOB).run.system.job
+    assert job.queue == "batch"
+    assert "PYTHONPATH=x" not in job.environment
 
 
 def test_places_outside_need_the_command_line(

@@ -1,14 +1,13 @@
 """One plan of communication, of config check, launch, dry run, predict and report."""
 
 import json
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rn50.cli.predict import Asked
+from rn50.cli.predict import Request, settings_of
 from rn50.config.choices import ALGORITHMS
 from rn50.config.communication import launched, plan_own
 from rn50.config.load import Loaded, load
@@ -147,11 +146,11 @@ def test_every_row_of_best_is_launched_and_auto_is_no_faster(
     config: str, machine: tuple[str, ...]
 ) -> None:
     choices = dict.fromkeys(("epochs", "algorithm", "groups", "precision"))
-    asked = Asked([config, *machine], None, None, None, choices)
-    answers = asked.best()
+    answers = Request([config, *machine], None, None, None, choices).best()
     for answer in (*answers[:4], *answers[-4:]):
-        command = shlex.split(asked.command(answer))
-        words = [word for word in command if "=" in word]
+        settings = settings_of(answer, of_config=True)
+        keys = [word for word in settings if not word.startswith("--")]
+        words = [*machine, *keys]
         run = load(config, words).run
         assert refusals(run) == []
         for algorithm, faster in ((run.comm.algorithm, False), ("auto", None)):

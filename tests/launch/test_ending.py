@@ -189,7 +189,7 @@ def test_each_command_of_an_ending_is_understood(tmp_path: Path) -> None:
         standing(folder, 40, None if folder.name == "begun" else 40)
     (tmp_path / "a job/job.sh").touch()
     loaded = load("smoke", ["seed=1", "data.path=/scratch/a set"])
-    best = sweep_ended({}, 1, tmp_path)
+    best = sweep_ended({}, tmp_path, "optimizer.base_lr")
     commands = {str(best.next)}
     for folder in places:
         left = Result("aborted", stopped=TIME)

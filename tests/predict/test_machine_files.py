@@ -83,3 +83,19 @@ def test_points_of_another_gpu_are_refused_with_the_cure(
 def test_the_command_line_gives_no_gpu_another_data_sheet() -> None:
     with refused("command line: system.performance.clock_hz: .*`fp16: null`"):
         load("dgxh100_8", ["system.performance.clock_hz=1.2e9"])
+
+
+POINT = "{gpus: 64, batch: 50, step_s: 0.02, source: mine}"
+
+
+@pytest.mark.parametrize(
+    "network", ["nics=1", "jitter=0.05", "tree_latency_s=9e-5", "switches_reduce=false"]
+)
+def test_points_are_of_one_network(network: str) -> None:
+    """In a run's config too; the network that the points were measured on may be said again."""
+    changed = f"system.performance.{network}"
+    with refused("command line: system.performance.*another network; .*`fp16: null`"):
+        load("dgxh100_8", [changed])
+    load("dgxh100_8", ["system.performance.nics=8", "system.ranks_per_node=4"])
+    load("dgxh100_8", [changed, "system.performance.fp16=null"])
+    load("dgxh100_8", [changed, f"system.performance.fp16.points=[{POINT}]"])

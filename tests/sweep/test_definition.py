@@ -155,7 +155,7 @@ def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
 
 def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> None:
     old = loaded_from(tmp_path, GOOD).definition()
-    longer = loaded_from(tmp_path, GOOD + "trials: 99\nparallel: 2\n")
+    longer = loaded_from(tmp_path, GOOD + "trials: 99\n")
     assert longer.definition() == old
     for was, now in (("0.01", "0.02"), ("4 epochs", "5 epochs")):
         other = loaded_from(tmp_path, GOOD.replace(was, now))

@@ -114,10 +114,6 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
             reason = "killed by SIGKILL"
         assert trial["reason"].startswith(reason)
     leave_nothing(folder)
-    best = folder / "best.yaml"
-    checked = rn50("config", "check", str(best))
-    assert checked.returncode == 0
-
     # Nothing is left to do: the same command says the same.
     again = rn50("sweep", str(path), "--json")
     assert again.returncode == 0
@@ -210,16 +206,15 @@ def ended_trial(study: Study, folder: Path, **result: object) -> Active:
     return Active(number, trial, process)
 
 
-def test_trials_of_an_earlier_driver_run_again_no_more_at_a_time_than_others(
+def test_trials_of_an_earlier_driver_run_again_before_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, study = driver_of(tmp_path, "trials: 4\nparallel: 1\n")
+    driver, study = driver_of(tmp_path, "trials: 4\n")
     for _ in range(3):
         study.ask()
     started: list[str] = []
 
     def start(folder: Path) -> subprocess.Popen[bytes]:
-        assert driver.active == {}
         started.append(folder.name)
         return subprocess.Popen(["true"])
 
