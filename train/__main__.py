@@ -32,7 +32,7 @@ from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .process_info import ProcessInfo, read_process_info
 from .seeding import draw_seed
-from .stopping import REQUESTED, AllRanksError
+from .stopping import AllRanksError, Cause
 
 EXIT_USAGE = 2
 EXIT_FAILED = 3
@@ -195,7 +195,7 @@ class Rank:
         if self.heartbeat is not None:  # names a step, and us
             self.heartbeat.tell(stop=signal.Signals(number).name)
         else:
-            context.stop(REQUESTED)
+            context.stop(Cause.REQUESTED)
         if context.is_started:
             time.sleep(context.grace_s)
         self._close_log()

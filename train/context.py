@@ -87,7 +87,7 @@ class RunContext:
     @property
     def step(self) -> int:
         """The step that the loop is at."""
-        return max(self.state.step, self.stop.begun)
+        return max(self.state.step, self.stop.hold.begun_step)
 
     @property
     def grace_s(self) -> float:

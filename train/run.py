@@ -20,7 +20,7 @@ from .network.build import copy_parameters, on_host, quick_digest, weight_arrays
 from .run_log import gather_ranks
 from .seeding import stream_seed
 from .stopping import (
-    OUT_OF_TIME,
+    Cause,
     StopTraining,
     agreed_stop,
     check_epoch_budget,
@@ -139,12 +139,12 @@ def train_epoch(
         log_point(trainer, point)
         if checkpointer.saves_within_epochs and checkpointer.save_if_due():
             seed_dropout(trainer, epoch)
-    last = min(last, context.stop.last_step)
+    last = min(last, context.stop.hold.last_step)
     state.advance(plan, last)
     done = trainer.device_done()
     context.timeline.add_device(f"epoch {epoch}", [before, asked], done)
     if last < plan.epoch_end_step(epoch):
-        raise StopTraining(context.stop.cause)
+        raise StopTraining(context.stop.hold.cause)
     state.epochs_trained = epoch
     context.log.epoch_stop(epoch, done)
     return done
@@ -157,7 +157,7 @@ def stop_if_due(trainer: Trainer) -> None:
     stop = trainer.context.stop
     state = trainer.context.state
     if not stop.may_begin(state.step + 1):
-        raise StopTraining(stop.cause)
+        raise StopTraining(stop.hold.cause)
     check_epoch_budget(state.epochs_trained, trainer.run.limits.epochs)
 
 
@@ -183,7 +183,7 @@ def log_point(trainer: Trainer, point: LogPoint) -> None:
     budget_s = trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step)
     if budget_s is not None and context.elapsed_s >= budget_s:
-        context.stop(OUT_OF_TIME)
+        context.stop(Cause.OUT_OF_TIME)
     comm = trainer.comm
     joined = comm.operators.join(point.loss_sum, context.stop.flags)
     sums = comm.add_up(joined, "loss")
