@@ -180,7 +180,7 @@ class PlanCriterion(_Plans):
         buckets: Sequence[nd.NDArray],
     ) -> None:
         super().__init__(operators, net)
-        self._other = loss.other
+        self._off_target = loss.off_target
         self._buckets = buckets
         self._plan: TrainingPlan | None = None
         self._batch: list[nd.NDArray] = []
@@ -205,7 +205,9 @@ class PlanCriterion(_Plans):
         self._batch = []
 
     def _new_plan(self, writer: Writer) -> TrainingPlan:
-        plan = TrainingPlan(self._operators.shared, writer, self._other, self._buckets)
+        plan = TrainingPlan(
+            self._operators.shared, writer, self._off_target, self._buckets
+        )
         self._operators.norm_layers = writer.norm_layers()
         return plan
 

@@ -39,12 +39,12 @@ class TrainingPlan:
         self,
         shared: Shared,
         writer: Writer,
-        other: float,
+        off_target: float,
         buckets: Sequence[nd.NDArray],
     ) -> None:
         device, arena, weights, statistics, loss_sum = shared
         writer.forward(training=True)
-        writer.loss(other, loss_sum)
+        writer.loss(off_target, loss_sum)
         begun = len(writer.tape.entries)
         writer.backward()
         calls = writer.tape.calls(arena)

@@ -73,14 +73,14 @@ class Loss(HybridBlock):
     def __init__(self, model: Model, classes: int) -> None:
         super().__init__()
         a = model.label_smoothing
-        self.other = a / (classes - 1)
-        self._true_minus_other = 1 - self.other * classes
+        self.off_target = a / (classes - 1)
+        self._true_minus_off = 1 - self.off_target * classes
 
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
         total = F.sum(log_p, axis=1)
-        return -(self._true_minus_other * true + self.other * total)
+        return -(self._true_minus_off * true + self.off_target * total)
 
 
 def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
