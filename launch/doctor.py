@@ -199,8 +199,7 @@ def gpus_together(gpus: int) -> Iterator[Row]:
     with suppress(ImportError, UserError):  # the rows say so
         nodes = len(LAUNCHERS[pick_launcher(None)].hosts())
     for count in sorted({1, nodes or 1}):
-        words = map(str, (count, gpus))
-        yield from _rows_of("NCCL", nccl_trial.MODULE, *words)
+        yield from _rows_of("NCCL", nccl_trial.MODULE, "start", str(count), str(gpus))
 
 
 def _rows_of(name: str, module: str, *words: str) -> list[Row]:

@@ -1,7 +1,8 @@
-"""A sum over GPUs by NCCL: `python -m rn50.launch.nccl_trial NODES GPUS` prints rows of doctor.
+"""A sum over GPUs by NCCL: `python -m rn50.launch.nccl_trial start NODES GPUS` prints rows of
+doctor.
 
 It starts processes as a run's ranks are started, in the environment of a run; without Horovod in
-between a failure is told in NCCL's words."""
+between a failure is told in NCCL's words. They are `... nccl_trial join IDENTITY NAME`."""
 
 from __future__ import annotations
 
@@ -31,13 +32,12 @@ from .launchers import LAUNCHERS, build_job, pick_launcher
 MODULE = "rn50.launch.nccl_trial"
 PATIENCE_S = 90
 ELEMENTS = 25_557_032
-"""Of float16: the gradients of ResNet-50."""
+"""The gradients of ResNet-50, in float16."""
 SUMS = 10
-_HALF = 6
-_SUM = 0
-_TO_DEVICE = 1
+_HALF = 6  # ncclDataType_t
+_SUM = 0  # ncclRedOp_t
+_TO_DEVICE = 1  # cudaMemcpyKind
 _TO_HOST = 2
-"""Of ncclDataType_t, ncclRedOp_t and cudaMemcpyKind."""
 _REASON = re.compile(r"NCCL WARN (.*)|^[\w.]*Error: (.*)", re.M)
 
 
@@ -66,8 +66,8 @@ def start(nodes: int, gpus: int) -> None:
     os.environ.update(job.environment)
     identity = _Identity()
     _call("ncclGetUniqueId", ctypes.byref(identity))
-    words = (sys.executable, "-m", MODULE, bytes(identity).hex(), name)
-    command = LAUNCHERS[launcher].command(job._replace(command=words))
+    program = (sys.executable, "-m", MODULE, "join", bytes(identity).hex(), name)
+    command = LAUNCHERS[launcher].command(job._replace(command=program))
     for row in _rows(name, command, job.launchers_environment):
         say(row)
 
@@ -86,18 +86,18 @@ def _rows(
         return re.findall(r'\["[^\n]*"\]', done.out)
     reason = _REASON.search(f"{done.out}\n{done.err}")
     said = done.said((reason[1] or reason[2]) if reason else "")
-    found = f"{failure}: {said}; NCCL_DEBUG=INFO rn50 doctor has more"
-    return [json.dumps((name, "failed", found))]
+    finding = f"{failure}: {said}; NCCL_DEBUG=INFO rn50 doctor has more"
+    return [json.dumps((name, "failed", finding))]
 
 
-def add_up(identity: str, name: str) -> None:
+def join(identity: str, name: str) -> None:
     """One of the processes: each checks the sum, the first prints."""
-    place = read_process_info()
-    ranks = place.world_size
-    number, _ = check_machine(place.local_rank)
+    process = read_process_info()
+    ranks = process.world_size
+    number, _ = check_machine(process.local_rank)
     _call("cudaSetDevice", number)
     pattern = np.arange(ELEMENTS)
-    values = ((pattern + place.rank) % 2).astype(np.float16)
+    values = ((pattern + process.rank) % 2).astype(np.float16)
     host = ctypes.c_void_p(values.ctypes.data)
     size = ctypes.c_size_t(values.nbytes)
     send, total, comm = (ctypes.c_void_p() for _ in range(3))
@@ -105,7 +105,7 @@ def add_up(identity: str, name: str) -> None:
         _call("cudaMalloc", ctypes.byref(pointer), size)
     _call("cudaMemcpy", send, host, size, _TO_DEVICE)
     shared = _Identity.from_buffer_copy(bytes.fromhex(identity))
-    _call("ncclCommInitRank", ctypes.byref(comm), ranks, shared, place.rank)
+    _call("ncclCommInitRank", ctypes.byref(comm), ranks, shared, process.rank)
     count = ctypes.c_size_t(ELEMENTS)
     times_s = []
     for _ in range(SUMS):
@@ -115,8 +115,8 @@ def add_up(identity: str, name: str) -> None:
         times_s.append(time.perf_counter() - begun_s)
     _call("cudaMemcpy", host, total, size, _TO_HOST)
     if not np.array_equal(values, (ranks + pattern % 2) // 2):
-        raise ValueError(f"rank {place.rank} on {place.host}: wrong sums")
-    if place.rank == 0:
+        raise ValueError(f"rank {process.rank} on {process.host}: wrong sums")
+    if process.rank == 0:
         time_s = statistics.median(times_s)
         on_the_bus = 2 * (ranks - 1) / ranks * values.nbytes / time_s
         rate = f"{1e3 * time_s:.2f} ms, {on_the_bus / 1e9:.1f} GB/s on the bus"
@@ -125,7 +125,7 @@ def add_up(identity: str, name: str) -> None:
 
 
 def peer_access() -> str:
-    """Between the GPUs that this process sees."""
+    """How many pairs of the GPUs that this process sees reach each other's memory."""
     count = ctypes.c_int()
     able = ctypes.c_int()
     _call("cudaGetDeviceCount", ctypes.byref(count))
@@ -142,8 +142,8 @@ if __name__ == "__main__":
     if mxnet := library():
         load_cuda(mxnet.parent)
         ctypes.CDLL(str(mxnet), ctypes.RTLD_GLOBAL)
-    first, second = sys.argv[1:]
-    if first.isdigit() and len(first) < 8:
-        start(int(first), int(second))
-    else:
-        add_up(first, second)
+    match sys.argv[1:]:
+        case ["start", nodes, gpus]:
+            start(int(nodes), int(gpus))
+        case ["join", identity, name]:
+            join(identity, name)
