@@ -17,9 +17,11 @@ from ..operators import Graphs
 from ..step_times import EngineContext, Stamp
 
 WORDS = 30
+"""Words of a call (step.c)."""
 SETTINGS = 16
+"""Words of the settings of a run (step.c)."""
 EAGER_RUNS = 1
-"""Of a segment before it is captured: the first run of a kernel may load its code."""
+"""Runs of a segment before it is captured: the first run of a kernel may load its code."""
 _CONNECTED = (
     "cuLaunchKernel",
     "cudaMemcpyAsync",
@@ -31,14 +33,14 @@ _CONNECTED = (
     "cudaGraphLaunch",
     "cudaGetLastError",
 )
-"""As in step.c."""
-_NON_BLOCKING = 1
+"""The functions that step.c calls, in its order."""
+_NON_BLOCKING = 1  # cudaStreamNonBlocking
 _GPU = 2  # Context::kGPU
 _PLAIN = ctypes.c_int(0)  # FnProperty::kNormal
 
 
 class Call(ctypes.Structure):
-    """As in step.c: a call of cuDNN, or with `blocks` a launch of a kernel."""
+    """A call of cuDNN, or with `blocks` the launch of a kernel, laid out as in step.c."""
 
     _fields_ = (
         ("function", ctypes.c_void_p),
@@ -49,6 +51,8 @@ class Call(ctypes.Structure):
 
 
 class _Table(ctypes.Structure):
+    """The calls of a segment and how their last run ended, laid out as in step.c."""
+
     _fields_ = (
         ("calls", ctypes.POINTER(Call)),
         ("count", ctypes.c_int64),
@@ -62,6 +66,8 @@ class _Table(ctypes.Structure):
 
 
 class _Run(ctypes.Structure):
+    """A run of a table with settings of its own, laid out as in step.c."""
+
     _fields_ = (
         ("table", ctypes.POINTER(_Table)),
         ("settings", ctypes.c_uint64 * SETTINGS),
@@ -150,18 +156,18 @@ class Device:
         memory = _C.malloc(size)
         ctypes.memmove(memory, ctypes.byref(parameter), size)
         # The engine has an array once among what an operation needs.
-        written = {array.handle.value for array in writes}
-        read = {array.handle.value for array in reads} - written
+        write_handles = {array.handle.value for array in writes}
+        read_handles = {array.handle.value for array in reads} - write_handles
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 ctypes.cast(self._library[name], ctypes.c_void_p),
                 ctypes.c_void_p(memory),
                 ctypes.cast(_C.free, ctypes.c_void_p),
                 ctypes.byref(self._context),
-                _pointers(read),
-                len(read),
-                _pointers(written),
-                len(written),
+                _pointers(read_handles),
+                len(read_handles),
+                _pointers(write_handles),
+                len(write_handles),
                 ctypes.byref(_PLAIN),
                 0,
                 name.encode(),

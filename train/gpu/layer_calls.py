@@ -282,7 +282,7 @@ class Writer:
             *self._running(layer),
             *terms,
             channels,
-            layer.parameters._kwargs["eps"],
+            layer.epsilon,
         )
         self._apply(layer, terms, None)
 
@@ -318,7 +318,7 @@ class Writer:
             self._signs[layer.target] = signs
         parameters = layer.parameters
         statistics = (*self._trained(layer), *self._running(layer), *terms)
-        numbers = (1 - parameters._kwargs["momentum"], parameters._kwargs["eps"])
+        numbers = (layer.new_share, layer.epsilon)
         if layer.source in self.sums:
             self.tape.kernel(
                 parameters.name,
@@ -410,7 +410,7 @@ class Writer:
             *self.tape.space(space_bytes),
             saved.reserve,
             saved.reserve.size_bytes,
-            reals=(1 - parameters._kwargs["momentum"], parameters._kwargs["eps"]),
+            reals=(layer.new_share, layer.epsilon),
         )
         if layer.relu and not how.relu:
             size = self._size(layer.target)
@@ -691,7 +691,7 @@ class Writer:
             *self.tape.space(space_bytes),
             saved.reserve,
             saved.reserve.size_bytes,
-            reals=(parameters._kwargs["eps"],),
+            reals=(layer.epsilon,),
         )
 
     def _max_pool_back(self, layer: MaxPooling) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from mxnet import nd
 
 from ..communication.buckets import side_by_side
+from ..gluon_private import lay_weight
 from ..operators import TOP, Graphs, Operators
 from ..step_times import Stamp
 from .calls import SETTINGS, captured_graphs, check_segments, data_address, float_bits
@@ -72,10 +73,7 @@ class PlanOperators(Operators):
             flat, views = side_by_side(self, [p.shape for p in parameters], dtype)
             self.shared.weights.append(flat)
             for p, view in zip(parameters, views, strict=True):
-                p.data().copyto(view)
-                p._data = [view]
-                # by its setter it would be filled with an array of its own
-                p._grad_req = "write"
+                lay_weight(p, view)
         self.shared.statistics.extend(p.data() for p in statistics)
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:

@@ -12,13 +12,13 @@ from ...host.errors import UserError
 from .backend import Plan
 from .calls import Call, cuda, data_address
 from .cudnn import Cudnn
-from .memory import Buffer, place
+from .memory import Buffer, lay_out
 from .module import CudaModule
 
 Word: TypeAlias = "int | Buffer | nd.NDArray | dict[str, Word] | None"
 """What a call is given: a number or an address, a buffer, an array; all tensors of a graph."""
 _SPACE = "workspace"
-"""Of a graph, among its tensors."""
+"""The name of a graph's workspace among its tensors."""
 
 
 class Arena:
@@ -31,7 +31,7 @@ class Arena:
         self.address = 0
         self.size_bytes = 0
         self.generation = 0
-        """Of the memory; plans of an earlier one have to be made again."""
+        """How often memory was taken. Plans of an earlier generation have to be made again."""
 
     def reserve(self, size_bytes: int) -> None:
         """Make it large enough; what it holds is lost. Raises UserError: the GPU has no more."""
@@ -52,7 +52,7 @@ class Arena:
 
 
 class Entry(NamedTuple):
-    """A call before its buffers have addresses. `blocks`: of a kernel, else 0."""
+    """A call before its buffers have addresses: of a kernel with `blocks`, else of cuDNN."""
 
     layer: str
     function: str
@@ -107,7 +107,7 @@ class Tape:
     def calls(self, arena: Arena) -> list[tuple[str, Call]]:
         """The table, with a name for each call; the arena is made large enough."""
         used = [buffer for buffer in self._buffers if buffer.calls]
-        arena.reserve(place(used))
+        arena.reserve(lay_out(used))
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
