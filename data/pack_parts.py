@@ -154,9 +154,9 @@ def _write_rows(path: Path, *columns: Sequence[object]) -> None:
 def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
     """The parts from the first on whose bytes are as they were and whose sources are older."""
     for number in range(job.parts):
-        about = job.path(number)
+        path = job.path(number)
         try:
-            part = Part(*json.loads(about.read_text()))
+            part = Part(*json.loads(path.read_text()))
             paths = (Path(source.path) for source in job.sources_of(number))
             changed_ns = max(path.stat().st_ctime_ns for path in paths)
         except (OSError, ValueError, TypeError):
@@ -164,7 +164,7 @@ def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, byt
         content = records.read(part.bytes)
         if zlib.crc32(content) != part.crc32:
             return
-        if changed_ns > about.stat().st_mtime_ns:
+        if changed_ns > path.stat().st_mtime_ns:
             return
         yield part, content
 
@@ -202,7 +202,7 @@ def _encode_part(number: int) -> Part:
     records = list[bytes]()
     offset = 0
     first = number * PART_IMAGES
-    for place, source in enumerate(_job.sources_of(number), first):
+    for number_of_record, source in enumerate(_job.sources_of(number), first):
         try:
             image, height, width = read_image(source.read())
         except (OSError, ValueError) as error:
@@ -215,7 +215,7 @@ def _encode_part(number: int) -> Part:
                 }
             )
             continue
-        record = recordio.encode(source.label, place, image)
+        record = recordio.encode(source.label, number_of_record, image)
         length = 0 if recordio.is_split(record) else len(image)
         rows.append([offset, length, source.label, height, width])
         names.append(source.listed)

@@ -172,9 +172,9 @@ class Source:
             cause = cause_of(error)
         path = self._records.path
         for fed in self._alive:
-            if found := self._records.find_undecodable(fed):
+            if fault := self._records.find_undecodable(fed):
                 raise UserError(
-                    f"{path}: {found} (`rn50 data verify --full` names all such records, and a "
+                    f"{path}: {fault} (`rn50 data verify --full` names all such records, and a "
                     "set that is packed again refuses their photos)"
                 )
         raise UserError(

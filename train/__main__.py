@@ -215,8 +215,8 @@ class Rank:
     def say(self, reason: str) -> None:
         """Print why this rank ends, and which it is."""
         process = self.process
-        place = f"rank {process.rank} on {process.host} in {self.phase}"
-        print(f"{place}: {reason}", file=sys.stderr, flush=True)
+        rank = f"rank {process.rank} on {process.host} in {self.phase}"
+        print(f"{rank}: {reason}", file=sys.stderr, flush=True)
 
     def _close_log(self) -> None:
         if self.context is not None:
@@ -252,12 +252,12 @@ def one_line(error: BaseException) -> str:
     for line in map(str.strip, str(error).splitlines()):
         if line and not line.startswith(_FRAMES):
             lines.append(line)
-    text = " ".join(lines).removeprefix(f"{name}: ")
-    if not text:
-        text = "out of memory" if isinstance(error, MemoryError) else "no message"
+    message = " ".join(lines).removeprefix(f"{name}: ")
+    if not message:
+        message = "out of memory" if isinstance(error, MemoryError) else "no message"
     if not isinstance(error, UserError):
-        text = f"{name}: {text}"
-    return text[:500]
+        message = f"{name}: {message}"
+    return message[:500]
 
 
 if __name__ == "__main__":

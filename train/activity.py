@@ -37,19 +37,19 @@ class Activity(NamedTuple):
     work_s: float
     read_bytes: int
 
-    def works_since(self, before: Activity, within_s: float) -> bool:
+    def works_since(self, earlier: Activity, within_s: float) -> bool:
         """Whether it has computed, waits for a core, or has read from a disk or the swap."""
         least_s = max(_LEAST_WORK_S, _LEAST_SHARE * within_s)
         least_bytes = _PAGE_BYTES * max(1.0, _LEAST_PAGES_PER_S * within_s)
         return (
-            self.state == before.state == "R"
-            or self.work_s >= before.work_s + least_s
-            or self.read_bytes >= before.read_bytes + least_bytes
+            self.state == earlier.state == "R"
+            or self.work_s >= earlier.work_s + least_s
+            or self.read_bytes >= earlier.read_bytes + least_bytes
         )
 
-    def since(self, before: Activity) -> str:
+    def since(self, earlier: Activity) -> str:
         """In words."""
-        worked_s = self.work_s - before.work_s
+        worked_s = self.work_s - earlier.work_s
         state = _STATES.get(self.state, self.state)
         return f"its process is {state} and has used {worked_s:.1f} s of CPU time since"
 
@@ -72,22 +72,22 @@ def activity_of(pid: int) -> Activity | None:
 
 def storage_read_bytes(process: Path = Path("/proc/self")) -> int | None:
     """What the kernel has read from storage for a process; None: it does not say."""
-    read = re.search(r"^read_bytes: (\d+)", read_text(process / "io"), re.M)
-    return int(read[1]) if read else None
+    match = re.search(r"^read_bytes: (\d+)", read_text(process / "io"), re.M)
+    return int(match[1]) if match else None
 
 
 @contextmanager
 def talks_to_ranks() -> Iterator[None]:
     """Threads that the block starts wait for other ranks. `comm` is handed on by the kernel."""
     comm = Path("/proc/thread-self/comm")
-    before = read_text(comm)
+    name = read_text(comm)
     with suppress(OSError):
         comm.write_text(_TALKS)
     try:
         yield
     finally:
         with suppress(OSError):
-            comm.write_text(before)
+            comm.write_text(name)
 
 
 def _stat(task: Path) -> tuple[str, list[str]]:

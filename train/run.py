@@ -125,7 +125,7 @@ def train_epoch(
     state = context.state
     segment = plan.segment_of_epoch(epoch)
     last = plan.epoch_end_step(epoch)
-    asked = present()
+    host_asked = present()
     stop_if_due(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
@@ -142,7 +142,7 @@ def train_epoch(
     last = min(last, context.stop.hold.last_step)
     state.advance(plan, last)
     done = trainer.device_done()
-    context.timeline.add_device(f"epoch {epoch}", [before, asked], done)
+    context.timeline.add_device(f"epoch {epoch}", [before, host_asked], done)
     if last < plan.epoch_end_step(epoch):
         raise StopTraining(context.stop.hold.cause)
     state.epochs_trained = epoch
@@ -188,11 +188,11 @@ def log_point(trainer: Trainer, point: LogPoint) -> None:
     joined = comm.operators.join(point.loss_sum, context.stop.flags)
     sums = comm.add_up(joined, "loss")
     loss_sum, *requests = host_reads.losses(sums)
-    now = trainer.settings_at(point.step)
+    settings = trainer.settings_at(point.step)
     scaler = trainer.model.updater.scaler
-    loss = loss_sum / (point.steps * now.global_batch_size)
+    loss = loss_sum / (point.steps * settings.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
-    trainer.log.train(point.step, loss, now, scale)
+    trainer.log.train(point.step, loss, settings, scale)
     if trainer.norms is not None:
         trainer.log.norms(point.step, trainer.norms.take())
     trainer.log.step_times(point.step, trainer.times.log_point())

@@ -83,7 +83,7 @@ class RunLog:
         self._say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def train(
-        self, step: int, loss: float, now: Settings, loss_scale: float | None
+        self, step: int, loss: float, settings: Settings, loss_scale: float | None
     ) -> None:
         """A log point: the mean loss over all ranks since the last one."""
         context = self._context
@@ -107,7 +107,7 @@ class RunLog:
             loss=loss,
             images_per_s=images / interval_s,
             recent_images_per_s=recent_images_per_s,
-            **now._asdict(),
+            **settings._asdict(),
             **scale,
         )
         last_step = plan.last_step
@@ -115,7 +115,7 @@ class RunLog:
         width = len(str(last_step))
         self._say(
             f"  epoch {epoch:5.2f}  step {step:{width}}/{last_step}  loss {loss:.4f}  "
-            f"lr {now.lr:.4g}  {recent_images_per_s:.0f} images/s  "
+            f"lr {settings.lr:.4g}  {recent_images_per_s:.0f} images/s  "
             f"{clock_time(now_s)} elapsed  at most {clock_time(left_s)} left"
         )
 

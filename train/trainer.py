@@ -188,14 +188,14 @@ def overlapped(
         serial: one after the other, for comparison and for debugging.
     """
     pool = ThreadPoolExecutor(1 if serial else cores, thread_name_prefix="startup")
-    beside = pool if serial else ThreadPoolExecutor(1, thread_name_prefix="connect")
-    connecting = beside.submit(connect)
+    connector = pool if serial else ThreadPoolExecutor(1, thread_name_prefix="connect")
+    connecting = connector.submit(connect)
     results = [pool.submit(action) for action in computing]
     try:
         for future in as_completed([connecting, *results]):
             future.result()
     finally:
-        for threads in (pool, beside):
+        for threads in (pool, connector):
             threads.shutdown(wait=False, cancel_futures=True)
     return [future.result() for future in results]
 
@@ -308,9 +308,9 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
     oneDNN's and cuDNN's kernels) is made here and kept, and the next step finds its own shape.
     """
     present = plan.segment_of_step(step + 1)
-    left = plan.segments[plan.segments.index(present) :]
-    others = {segment.per_rank for segment in left} - {present.per_rank}
-    return [*sorted(others, reverse=True), present.per_rank]
+    segments = plan.segments[plan.segments.index(present) :]
+    later = {segment.per_rank for segment in segments} - {present.per_rank}
+    return [*sorted(later, reverse=True), present.per_rank]
 
 
 def verify_replicas(

@@ -39,13 +39,13 @@ def restore(
     rows = meta.statistics_rows
     shapes = _shapes(arrays)
     shapes |= _shapes(statistics, rows)
-    held = checkpoint.load(shapes)
-    values = dict(held)
+    stored = checkpoint.load(shapes)
+    values = dict(stored)
     active = active_ranks(checkpoint)
     recorded = recorded_run(checkpoint).eval.bn_stats
     is_of_batch = (bn_stats or recorded) == "batch"
     for name in statistics:
-        of_ranks = held[name]
+        of_ranks = stored[name]
         if rows == 1:
             values[name] = of_ranks[0]
             continue
@@ -56,7 +56,7 @@ def restore(
         values[name] = of_active.mean(axis=0, dtype=np.float64)
         if is_of_batch and name.endswith("var"):
             stem = name.removesuffix("var")
-            means = held[f"{stem}mean"]
+            means = stored[f"{stem}mean"]
             means_of_active = means[:active]
             values[name] += means_of_active.var(axis=0, dtype=np.float64)
     for name, array in (arrays | statistics).items():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,7 +17,7 @@ from ...config.schema import Run
 from ...host.errors import UserError
 from ...logging import mlperf
 from ...logging.metrics_read import newest_records
-from ..communication.identity import image_set_in
+from ..communication.identity import image_set_in, shown
 from .file import Checkpoint
 
 # What may differ: none of it changes what is learned; the number of ranks changes bits.
@@ -54,14 +52,14 @@ def last_stamp_unix_s(out: Path) -> float:
 def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
     """Raise UserError naming the first key in which config and checkpoint differ, or both image
     sets, or the set that is not there and from which the config has its counts."""
-    then = dict(flatten(checkpoint.meta.config))
-    now = dict(flatten(loaded.to_dict()))
+    recorded = dict(flatten(checkpoint.meta.config))
+    current = dict(flatten(loaded.to_dict()))
     other_ranks = loaded.run.system.world_size != checkpoint.meta.ranks
     folder = Path(loaded.run.data.path)
     # each node has its part
     bound = ("system.nodes",) if loaded.run.data.shards else ()
-    for key in sorted(then.keys() | now.keys()):
-        if then.get(key) == now.get(key):
+    for key in sorted(recorded.keys() | current.keys()):
+        if recorded.get(key) == current.get(key):
             continue
         if key.startswith(FREE) and key not in bound:
             continue
@@ -72,24 +70,24 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
                 f"data.path: {explain_missing(folder)}; if the set was moved: data.path=FOLDER"
             )
         raise UserError(
-            f"{key}: {_show(then, key)} expected, as in {checkpoint.path}, found "
-            f"{_show(now, key)}; only the same config can go on from a checkpoint"
+            f"{key}: {shown(recorded, key)} expected, as in {checkpoint.path}, found "
+            f"{shown(current, key)}; only the same config can go on from a checkpoint"
         )
-    before = _batches_of(recorded_run(checkpoint))
+    recorded_batches = _batches_of(recorded_run(checkpoint))
     batches = _batches_of(loaded.run)
-    if batches != before:
+    if batches != recorded_batches:
         raise UserError(
-            f"batch: global batches by epoch {before} expected, as in {checkpoint.path}, "
+            f"batch: global batches by epoch {recorded_batches} expected, as in {checkpoint.path}, "
             f"found {batches}: keep ranks x batch.per_rank"
         )
     expected = checkpoint.meta.image_set
-    here = image_set_in(folder)
+    image_set = image_set_in(folder)
     # None here, as on the login node of a cluster: each rank looks where it runs.
-    if here not in (None, expected):
+    if image_set not in (None, expected):
         raise UserError(
             f"data.path: the image set of manifest {expected} expected, as in {checkpoint.path}, "
-            f"found {here} in {folder}; a run resumes with the same image set only, wherever it "
-            "lies"
+            f"found {image_set} in {folder}; a run resumes with the same image set only, "
+            "wherever it lies"
         )
 
 
@@ -105,8 +103,8 @@ def resumed_config(
     """
     loaded = load_recorded(source, overrides, RESUME)
     ranks = loaded.run.system.world_size
-    given = any(text.partition("=")[0] in _SHARES for text in overrides)
-    if ranks == checkpoint.meta.ranks or given:
+    sets_shares = any(override.partition("=")[0] in _SHARES for override in overrides)
+    if ranks == checkpoint.meta.ranks or sets_shares:
         return loaded
     shares = keep_batches(recorded_run(checkpoint), ranks)
     return load_recorded(source, overrides + shares, RESUME)
@@ -148,10 +146,6 @@ def _batches_of(run: Run) -> dict[int, int]:
     return {segment.first_epoch: segment.global_batch_size for segment in segments}
 
 
-def _show(tree: Mapping[str, Any], key: str) -> str:
-    return repr(tree[key])[:100] if key in tree else "nothing"
-
-
 def last_log_point(folder: Path) -> int | None:
     """The newest step that its metrics.jsonl has; None: it has none, or cannot be read."""
     try:
@@ -159,5 +153,5 @@ def last_log_point(folder: Path) -> int | None:
     except UserError:
         return None
     steps = [record.get("step") for record in records]
-    known = [step for step in steps if type(step) is int and step >= 0]
-    return max(known, default=None)
+    valid_steps = [step for step in steps if type(step) is int and step >= 0]
+    return max(valid_steps, default=None)

@@ -171,8 +171,8 @@ class Communicator:
 
     def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
-        words = np.frombuffer(data, dtype=np.int32)
-        row = nd.array(words[None], dtype="int32")
+        numbers = np.frombuffer(data, dtype=np.int32)
+        row = nd.array(numbers[None], dtype="int32")
         rows = hvd.allgather(row, name=name)
         return [row.tobytes() for row in rows.asnumpy()]
 
@@ -203,8 +203,8 @@ class Communicator:
         rows = self.gather_bytes(b"".join(digests.values()), "digest")
         parts = defaultdict[Division, list[str]](list)
         for number, part in enumerate(digests):
-            place = slice(16 * number, 16 * number + 16)
-            division = divide([row[place] for row in rows])
+            digest = slice(16 * number, 16 * number + 16)
+            division = divide([row[digest] for row in rows])
             if division.differ:
                 parts[division].append(part)
         if not parts:

@@ -189,8 +189,8 @@ def data_back(
     x = _maps("norm_x", shape)
     masked = _maps("masked", shape)
     data = _between("data", shape)
-    joined = [(Pointwise.ADD, _maps("joined", shape))] * joins
-    added = [(Pointwise.ADD, _maps("z", shape))] * adds
+    joined = [(Pointwise.ADD, _maps("joined", shape))] if joins else []
+    added = [(Pointwise.ADD, _maps("z", shape))] if adds else []
     joining, gradient = _chain("g", shape, data, joined)
     steps = [
         (Pointwise.SUBTRACT, mean),

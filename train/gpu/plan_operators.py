@@ -96,9 +96,9 @@ class PlanOperators(Operators):
     def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
         self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
 
-    def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
+    def add_square(self, array: nd.NDArray, roots: nd.NDArray, sign: int) -> None:
         self.launch(
-            "add_square", blocks_for(array.size), array, other, array.size, sign
+            "add_square", blocks_for(array.size), array, roots, array.size, sign
         )
 
     def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
@@ -196,9 +196,9 @@ class PlanCriterion(_Plans):
     def backward(self, losses: nd.NDArray, scale: float) -> None:  # noqa: ARG002
         assert self._plan is not None
         # The stream may still read the batch and write the losses, until the first group is done.
-        first, *others = self._plan.backward
+        first, *rest = self._plan.backward
         first((), self._batch, [losses])
-        for segment in others:
+        for segment in rest:
             segment()
         self._batch = []
 

@@ -45,13 +45,13 @@ class TrainingPlan:
         device, arena, weights, statistics, loss_sum = shared
         writer.forward(training=True)
         writer.loss(off_target, loss_sum)
-        begun = len(writer.tape.entries)
+        begin = len(writer.tape.entries)
         writer.backward()
         calls = writer.tape.calls(arena)
         self.generation = arena.generation
         self.forward = Segment(
             device,
-            calls[:begun],
+            calls[:begin],
             writer.settings,
             weights,
             [writer.settings, arena.token, *statistics, loss_sum],
@@ -64,9 +64,9 @@ class TrainingPlan:
                 loss_sum,
                 *(buckets[number] for number in group.buckets),
             ]
-            part = calls[begun : group.end]
+            part = calls[begin : group.end]
             self.backward.append(Segment(device, part, None, weights, writes))
-            begun = group.end
+            begin = group.end
 
 
 class Group(NamedTuple):
@@ -95,12 +95,12 @@ def cut(
         address = data_address(parameter.grad())
         return next(n for n, end in enumerate(ends) if begins[n] <= address < end)
 
-    places = [(call, bucket_of(parameter)) for call, parameter in written]
-    last_call = {bucket: call for call, bucket in places}
+    completed = [(call, bucket_of(parameter)) for call, parameter in written]
+    last_call = {bucket: call for call, bucket in completed}
     groups = []
     begin = 0
     for last in sorted(set(last_call.values())):
-        touched = {bucket for call, bucket in places if begin <= call <= last}
+        touched = {bucket for call, bucket in completed if begin <= call <= last}
         groups.append(Group(last + 1, sorted(touched)))
         begin = last + 1
     return groups

@@ -77,11 +77,11 @@ class Tape:
         return self._buffers[-1]
 
     def call(
-        self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()
+        self, layer: str, function: str, *arguments: Word, reals: tuple[float, ...] = ()
     ) -> None:
         """A function of cuDNN; its handle comes first."""
-        words = (self._cudnn.handle, *words)
-        self._add(Entry(layer, function, words, reals, 0))
+        arguments = (self._cudnn.handle, *arguments)
+        self._add(Entry(layer, function, arguments, reals, 0))
 
     def graph(self, layer: str, plan: Plan, **operands: Word) -> None:
         """A graph of cuDNN's backend; its tensors by their names."""
@@ -99,9 +99,9 @@ class Tape:
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
-        for word in words_of(entry):
-            if isinstance(word, Buffer):
-                word.calls.append(len(self.entries))
+        for argument in words_of(entry):
+            if isinstance(argument, Buffer):
+                argument.calls.append(len(self.entries))
         self.entries.append(entry)
 
     def calls(self, arena: Arena) -> list[tuple[str, Call]]:
@@ -111,29 +111,31 @@ class Tape:
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
-        words = tuple(self._resolved(word, base) for word in entry.words)
+        arguments = tuple(self._resolved(argument, base) for argument in entry.words)
         if entry.blocks:
-            call = self._module.call(entry.function, entry.blocks, words)
+            call = self._module.call(entry.function, entry.blocks, arguments)
         else:
             call = Call(function=self._cudnn.function(entry.function))
-            call.words[: len(words)] = words
+            call.words[: len(arguments)] = arguments
             call.reals[: len(entry.reals)] = entry.reals
         return f"{entry.function} of {entry.layer}", call
 
-    def _resolved(self, word: Any, base: int) -> Any:
-        if isinstance(word, dict):
-            addresses = {name: self._resolved(word[name], base) for name in word}
+    def _resolved(self, argument: Any, base: int) -> Any:
+        if isinstance(argument, dict):
+            addresses = {
+                name: self._resolved(argument[name], base) for name in argument
+            }
             return self._cudnn.backend.pack(addresses, addresses.pop(_SPACE))
-        if isinstance(word, Buffer):
-            return base + word.offset
-        if isinstance(word, nd.NDArray):
-            return data_address(word)
-        return word or 0
+        if isinstance(argument, Buffer):
+            return base + argument.offset
+        if isinstance(argument, nd.NDArray):
+            return data_address(argument)
+        return argument or 0
 
 
 def words_of(entry: Entry) -> Iterator[Any]:
     """All that a call is given."""
-    for word in entry.words:
-        yield word
-        if isinstance(word, dict):
-            yield from word.values()
+    for argument in entry.words:
+        yield argument
+        if isinstance(argument, dict):
+            yield from argument.values()

@@ -59,8 +59,8 @@ class Seeded(mx.init.Initializer):
         channels_last = self._layout == "NHWC" and len(shape) == 4
         if channels_last:
             shape = tuple(shape[axis] for axis in TO_NCHW)
-        drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
-        arr[:] = drawn.transpose(TO_NHWC) if channels_last else drawn
+        values = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        arr[:] = values.transpose(TO_NHWC) if channels_last else values
 
 
 class Loss(HybridBlock):
@@ -210,9 +210,9 @@ def quick_digest(weights: Iterable[Any]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for array in weights:
         bits = np.frombuffer(array, np.uint8)
-        whole = len(bits) // 8 * 8
-        words = bits[:whole].view(np.uint64)
-        digest.update(np.bitwise_xor.reduce(words))
-        digest.update(words.sum(dtype=np.uint64))
-        digest.update(bits[whole:].tobytes())
+        whole_bytes = len(bits) // 8 * 8
+        integers = bits[:whole_bytes].view(np.uint64)
+        digest.update(np.bitwise_xor.reduce(integers))
+        digest.update(integers.sum(dtype=np.uint64))
+        digest.update(bits[whole_bytes:].tobytes())
     return digest.digest()
