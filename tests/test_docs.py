@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from rn50 import __version__
-
 from tests.checkout import tracked
 from tests.conftest import ROOT
 
