@@ -53,7 +53,7 @@ _LAYOUT = (
 _KINDS = f"{', '.join(PHOTO_SUFFIXES)}, in any case"
 _FLAT = ""
 _LOOSE = "/"
-"""In the place of a class: all of a val without classes; what lies beside the class folders."""
+"""Keys in the place of a class: all of a val without classes; what lies beside the folders."""
 _FOLDERS_ABOVE = 3  # Kaggle's list of val lies above ILSVRC/Data/CLS-LOC
 _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
 _KIT_BYTES = 16 << 20
@@ -64,7 +64,7 @@ _COMPRESSED = {
     b"(\xb5": "zstd",
     b"PK": "zip",
 }
-"""By the first two bytes."""
+"""Programs that compress, by the first two bytes of their files."""
 
 
 class StoredFile(NamedTuple):

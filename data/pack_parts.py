@@ -66,15 +66,19 @@ class PackJob(NamedTuple):
 
     @property
     def parts(self) -> int:
+        """How many parts the split has."""
         return -(-len(self.sources) // PART_IMAGES)
 
     def file(self, suffix: str) -> Path:
+        """A file of the split."""
         return self.folder / f"{self.split}.{suffix}"
 
     def path(self, number: int) -> Path:
+        """The file that makes a part complete."""
         return self.folder / f"{self.split}-{number:06}.part"
 
     def sources_of(self, number: int) -> Sequence[SourceImage]:
+        """The images of a part."""
         first = number * PART_IMAGES
         return self.sources[first : first + PART_IMAGES]
 

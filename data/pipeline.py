@@ -252,11 +252,11 @@ class _TrainFeed(NamedTuple):
     plain_from: float
     """The epoch from which on nothing is augmented."""
     steps: Iterator[int]
-    """In which the rank has a share."""
+    """The steps in which the rank has a share."""
     rank: int
     seeds: Mapping[str, int]
     ranges: Mapping[str, tuple[float, float]]
-    """Of the operations of `data.augmentation` that are on."""
+    """The ranges of the operations of `data.augmentation` that are on."""
 
     def batch(self, _: int) -> Fed:
         """Records, and (images, labels, anchors, shapes, mirror, operations)."""

@@ -23,7 +23,7 @@ HEADER_BYTES = _WORDS.size + _HEADER.size
 _LENGTH_BITS = 29
 _MAX_LENGTH = (1 << _LENGTH_BITS) - 1
 _PIECES = 3
-"""Of each part: flag and length, bytes, padding."""
+"""The pieces of each part: flag and length, bytes, padding."""
 _WHOLE = 0
 _FIRST = 1
 _MIDDLE = 2

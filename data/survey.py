@@ -84,7 +84,7 @@ _LATIN = str.maketrans(
 
 
 def kind_of(name: str) -> Kind:
-    """Of a file, or of a folder, whose name ends in a slash."""
+    """The kind of a file, or of a folder, whose name ends in a slash."""
     for kind in KINDS:
         if re.search(kind.pattern, name.lower()):
             return kind
@@ -92,11 +92,12 @@ def kind_of(name: str) -> Kind:
 
 
 def is_photo(name: str) -> bool:
-    """By its name. Hidden files are such as a Mac's `._photo.jpg`."""
+    """Whether a file is a photo, by its name. Hidden ones are none, such as `._photo.jpg`."""
     return name.lower().endswith(PHOTO_SUFFIXES) and not is_hidden(name)
 
 
 def is_hidden(name: str) -> bool:
+    """Whether a file or folder is hidden, by its name."""
     return name.rpartition("/")[2].startswith(".")
 
 
@@ -192,7 +193,7 @@ def _find_layout(folder: Path, depth: int = 4) -> Path | None:
 
 
 def named_as_splits(names: Iterable[str]) -> dict[str, str]:
-    """Of these folders in the place of classes those that have the name of a split, in any case.
+    """Those folders in the place of classes that have the name of a split, in any case.
     If most have one as a word, and not all the same, as training_set and seg_test, these."""
     exact = {}
     loose = {}

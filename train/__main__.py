@@ -138,6 +138,7 @@ class Rank:
 
     @property
     def phase(self) -> str:
+        """What this rank does."""
         return self.context.timeline.phase if self.context else self._phase
 
     def fail(self, error: BaseException) -> NoReturn:

@@ -19,8 +19,7 @@ _TALKS = "rn50-talks"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LEAST_WORK_S = 0.05
-_LEAST_SHARE = 0.01
-"""Of a core."""
+_LEAST_SHARE = 0.01  # of a core
 _LEAST_PAGES_PER_S = 0.1
 _STATES = {
     "R": "running",
@@ -31,7 +30,7 @@ _STATES = {
 
 
 class Activity(NamedTuple):
-    """Of one process up to now."""
+    """What a process has done up to now."""
 
     state: str
     work_s: float
@@ -48,14 +47,14 @@ class Activity(NamedTuple):
         )
 
     def since(self, earlier: Activity) -> str:
-        """In words."""
+        """What it has done since then, as a part of a sentence."""
         worked_s = self.work_s - earlier.work_s
         state = _STATES.get(self.state, self.state)
         return f"its process is {state} and has used {worked_s:.1f} s of CPU time since"
 
 
 def activity_of(pid: int) -> Activity | None:
-    """None: there is no such process."""
+    """The activity of a process; None: there is no such process."""
     process = Path("/proc", str(pid))
     _, fields = _stat(process)
     if not fields:

@@ -43,7 +43,7 @@ class RunContext:
         self.run = loaded.run
         self.loaded = loaded
         self.resumed = resumed
-        """Where the run goes on, if it does not begin."""
+        """The checkpoint from which the run goes on; None: it begins."""
         self.plan = build_plan(self.run)
         self.state = resumed.meta.state.model_copy() if resumed else TrainState()
         """How far training has come: written by `run.py` alone."""

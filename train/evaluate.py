@@ -33,6 +33,7 @@ class Accuracy(NamedTuple):
 
     @property
     def fraction(self) -> float:
+        """The share of images that were classified correctly."""
         return self.correct / self.total
 
 

@@ -31,16 +31,16 @@ WATCHDOG_ENV = "RN50_WATCHDOG"
 SCRATCH_ENV = "RN50_SCRATCH"
 """Set by the launcher: the folder of the job's temporary files, where it is on one machine."""
 PERIOD_S = 1.0
-"""Between two messages; a new phase is sent at once. Ten looks a second, of 56 us of CPU time each,
-of 2,048 ranks on one machine took a core."""
+"""The time between two messages; a new phase is sent at once. Ten looks a second, of 56 us of CPU
+time each, of 2,048 ranks on one machine took a core."""
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
 
 
 class Line(NamedTuple):
-    """Where a thread is: a line of this package, or a call of an engine from it, in which a rank
-    most likely waits for others."""
+    """The place of a thread: a line of this package, or a call of an engine from it, in which a
+    rank most likely waits for others."""
 
     position: str
     in_engine: bool = False
@@ -154,8 +154,8 @@ class HeartbeatClient:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
 
     def _send_place(self, last: Place) -> Place:
-        """Where this rank is; with what its process does, where that is all that goes on since
-        `last`: a look at 60 threads takes a millisecond."""
+        """Send how far this rank is; with what its process does, where that is all that goes on
+        since `last`: a look at 60 threads takes a millisecond."""
         context = self._context
         place = Place(
             context.timeline.phase,
@@ -191,8 +191,8 @@ class HeartbeatClient:
 
 
 def main_thread() -> Line:
-    """Where the main thread is: the innermost line of this package, and whether an engine has it
-    (MXNet, Horovod)."""
+    """The place of the main thread: the innermost line of this package, and whether an engine has
+    it (MXNet, Horovod)."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     in_engine = frame is not None and any(
         name in frame.f_code.co_filename for name in _ENGINES

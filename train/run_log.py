@@ -120,7 +120,7 @@ class RunLog:
         )
 
     def norms(self, step: int, norms: Mapping[str, Mapping[str, float]]) -> None:
-        """By quantity and tensor: a record for each quantity, none where there are none."""
+        """Norms by quantity and tensor: a record for each quantity."""
         for quantity, values in norms.items():
             self._context.metrics.write(quantity, step=step, **values)
 

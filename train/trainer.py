@@ -96,6 +96,7 @@ class Trainer:
 
     @property
     def run(self) -> Run:
+        """The config."""
         return self.context.run
 
     def device_done(self) -> Moment:
@@ -104,6 +105,7 @@ class Trainer:
 
     @property
     def plan(self) -> Plan:
+        """Its durations as steps."""
         return self.context.plan
 
 

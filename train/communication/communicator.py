@@ -54,7 +54,7 @@ class Communicator:
         """The last group of each type that backward completes (batch norm's may be its
         own)."""
         self._halves: dict[int, NDArray] = {}
-        """Where a group travels as float16, by its number."""
+        """The arrays in which groups travel as float16, by the numbers of the groups."""
         self.agreed_step: int | None = None
         """The last step after which all ranks held the same weights; None: never compared."""
         self.agreed_digest = b""

@@ -100,6 +100,7 @@ class Division(NamedTuple):
 
     @property
     def differ(self) -> bool:
+        """Whether not all ranks have the same value."""
         return len(self.groups) > 1
 
     @property

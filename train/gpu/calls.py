@@ -89,12 +89,12 @@ def cuda() -> ctypes.CDLL:
 
 
 def address_of(function: Any) -> int:
-    """Where a function of a library lies."""
+    """The address of a function of a library."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def data_address(array: nd.NDArray | None) -> int:
-    """Where an array lies on its device; 0: there is none. It has to have its memory: that of
+    """The address of an array on its device; 0: there is none. It has to have its memory: that of
     `nd.zeros` and of copies to another device is taken by the operation that fills it."""
     if array is None:
         return 0
@@ -199,7 +199,7 @@ class Segment:
         self._device = device
         names, entries = zip(*calls, strict=True)
         self._names = ("the step", *names)
-        """By the number of a call that failed; 0: none of them did."""
+        """The names of calls by the number that step.c gives one that failed; 0: none did."""
         self._calls = (Call * len(entries))(*entries)
         self._settings = settings
         self._reads = list(reads)

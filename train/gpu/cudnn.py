@@ -96,7 +96,7 @@ class Cudnn:
         self._checked("cudnnCreate", ctypes.byref(handle))
         self._checked("cudnnSetStream", handle, device.stream)
         self.handle = handle.value or 0
-        """Of the calls, which the engine's worker makes: no other thread may use it meanwhile."""
+        """The handle of the calls, which the engine's worker makes. No other thread may use it."""
         self._asking = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(self._asking))
         self.backend = Backend(self._library, self._asking.value or 0)

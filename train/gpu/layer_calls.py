@@ -128,7 +128,7 @@ class Writer:
         self._arrived = tape.buffer(4 * channels)
         """Counters of blocks, by column."""
         self._maxima: dict[int, Buffer] = {}
-        """Where in its window each maximum of a pooling's value lies, a byte for each."""
+        """The places of a pooling's maxima in their windows, a byte for each."""
         self.written: list[tuple[int, Any]] = []
         """Calls by number, and the parameter whose gradient each completes."""
 

@@ -22,6 +22,7 @@ class Maps(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Values of one image."""
         return self.height * self.width * self.channels
 
     def windows(self, side: int, stride: int, padding: int, channels: int) -> Maps:

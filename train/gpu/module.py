@@ -16,7 +16,7 @@ from .calls import Call, Device, checked, cuda, data_address, float_bits
 
 SOURCE = Path(__file__).with_name("device.cu")
 TRAINED_NORMS = "#ifdef TRAINED_NORMS"
-"""Before the kernels that only a step with norms of ours has: NVRTC takes 3 s for them."""
+"""The line before the kernels of steps with norms of ours. NVRTC takes 3 s for them."""
 WITH_NORMS = "#define TRAINED_NORMS\n"
 THREADS = 256
 """The threads of a block (step.c). A power of two: sums over a block halve it."""

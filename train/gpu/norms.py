@@ -12,7 +12,7 @@ from .module import THREADS
 
 
 class Norms(Enum):
-    """Where a training step's statistics come from, and what applies them."""
+    """What computes the statistics of a training step's batch norms, and what applies them."""
 
     CUDNN = "cuDNN's batch norm: reads once, needs all multiprocessors at a time"
     OWN = "our kernels: statistics, then scale, shift, sum and ReLU"
@@ -33,7 +33,7 @@ class Gpu(NamedTuple):
     multiprocessors: int
     cache_bytes: int
     rows: tuple[Row, ...]
-    """By what a card of this capability ran fastest; cuDNN's where none was measured."""
+    """The norms that a card of this capability ran fastest; cuDNN's where none was measured."""
 
 
 ANY = sys.maxsize
@@ -57,7 +57,7 @@ APPLY_ROWS = 2
 BLOCKS = 4
 """Blocks of one multiprocessor."""
 FEW_ROWS = 2048
-"""With no more rows one block does all of a column, and the norm is one launch."""
+"""The most rows of which one block does all of a column, so that the norm is one launch."""
 
 
 def gpu_of(capability: tuple[int, int]) -> Gpu:

@@ -80,7 +80,7 @@ class PlanOperators(Operators):
         return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
 
     def settings(self) -> nd.NDArray:
-        """Where the settings of a step lie on the device."""
+        """An array on the device for the settings of a step."""
         return self.zeros(SETTINGS, np.int64)
 
     def fill(self, array: nd.NDArray, value: float) -> None:

@@ -29,7 +29,7 @@ class Shared(NamedTuple):
     """The running means and variances of all networks. Each is an array of its own: one of
     Horovod's operations sums them, and with two views of one array it would never begin."""
     loss_sum: nd.NDArray
-    """Of the steps since the last log point."""
+    """The sum of the losses since the last log point."""
 
 
 class TrainingPlan:

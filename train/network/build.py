@@ -28,7 +28,7 @@ NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
     "alexnet": AlexNet,
     "googlenet": lambda model, classes, _: GoogLeNet(model, classes),
 }
-"""By `model.network`, from (model, classes, height and width of a crop)."""
+"""The networks by `model.network`, from (model, classes, height and width of a crop)."""
 
 
 class Seeded(mx.init.Initializer):

@@ -43,7 +43,7 @@ class Tensor(NamedTuple):
     weight: NDArray
     gradient: NDArray
     momentum: NDArray
-    """float32."""
+    """The velocity, in float32."""
     master: NDArray | None
     """The float32 copy of a float16 weight: it is updated, and the weight follows it."""
     decay: float
@@ -181,7 +181,7 @@ class Updater:
         self._apply(step, settings._replace(momentum=momentum))
 
     def measured_step(self, step: int, settings: Settings) -> Measured:
-        """As `step`, and enqueue the sums of squares of what it finds: all weights, then all
+        """Do `step`, and enqueue the sums of squares of what it finds: all weights, then all
         gradients."""
         weights = [t.weight if t.master is None else t.master for t in self._tensors]
         gradients = [t.gradient for t in self._tensors]
@@ -338,7 +338,8 @@ class Updater:
 
 
 def _square_sum(array: NDArray) -> NDArray:
-    """In float32 and parts: one running sum loses 4 % of the norm of AlexNet's fc6."""
+    """A sum of squares, in float32 and parts: one running sum loses 4 % of the norm of AlexNet's
+    fc6."""
     flat = array.reshape(-1).astype("float32", copy=False)
     return nd.dot(flat, flat).reshape(1)
 
