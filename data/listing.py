@@ -33,6 +33,7 @@ from .survey import (
     is_photo,
     kind_of,
     look,
+    name_of,
     named_as_splits,
     refusal,
     refuse_look_alikes,
@@ -316,7 +317,7 @@ def _val_files(images: Path, beside: list[str]) -> Files:
 
 def _beside_train(images: Path) -> list[str]:
     """What is neither train nor val beside these; folders end in a slash."""
-    names = {path.name + "/" * path.is_dir() for path in images.iterdir()}
+    names = set(map(name_of, images.iterdir()))
     train = {"train/", TRAIN_TAR}
     if not names & train:
         return []

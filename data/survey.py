@@ -106,10 +106,15 @@ def survey(folder: Path) -> list[str]:
     cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name + "/" * entry.is_dir() for entry in entries]
+            names = map(name_of, entries)
+            return sorted(name for name in names if not name.startswith("."))
     except OSError:
         return []
-    return sorted(name for name in names if not name.startswith("."))
+
+
+def name_of(entry: os.DirEntry[str] | Path) -> str:
+    """The name of what lies in a folder; that of a folder ends in a slash."""
+    return f"{entry.name}/" if entry.is_dir() else entry.name
 
 
 def refusal(folder: Path, expected: str, names: list[str] | None = None) -> UserError:
@@ -145,8 +150,10 @@ def describe(names: list[str]) -> str:
         groups[kind_of(name).noun].append(name)
     counts = []
     for noun, group in groups.items():
-        examples = group[:_EXAMPLES] + ["..."] * (len(group) > _EXAMPLES)
-        plural = "s" * (len(group) > 1)
+        examples = group[:_EXAMPLES]
+        if len(group) > _EXAMPLES:
+            examples.append("...")
+        plural = "s" if len(group) > 1 else ""
         counts.append(f"{len(group):,} {noun}{plural} ({', '.join(examples)})")
     return ", ".join(counts) or "nothing"
 

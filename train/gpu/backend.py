@@ -101,7 +101,7 @@ _CROSS_CORRELATION = 1  # cudnnConvolutionMode_t
 _NONDETERMINISTIC = 4  # cudnnBackendNumericalNote_t, of which there are nine
 _MAX_NOTES = 9
 _MAX_CONFIGURATIONS = 32
-_ALIGN_BYTES = 16
+_ALIGN_BYTES = 16  # engines with tensor cores load vectors of so many bytes
 
 
 class Numbers(NamedTuple):
@@ -199,7 +199,9 @@ def data_back(
         (Pointwise.ADD, bias),
     ]
     normalising, value = _chain("v", shape, x, steps + added)
-    unset = (None,) * 4
+    unset = (
+        None,
+    ) * 4  # second input, result and two factors: those of forward operations
     of_relu = (_pointwise(Pointwise.RELU_BACK), value, *unset, masked, gradient)
     of_norm = (_single, mean, inverse, scale, x, masked, *sums)
     return (
@@ -214,11 +216,13 @@ def data_back(
 def _normalised(shape: Shape, *, normalises: bool) -> tuple[Operations, Described]:
     """What comes before a convolution, and its input."""
     x = _maps("x", shape)
+    if not normalises:
+        return (), x
     scale, bias = (
         _of_channels(name, shape[-1], DataType.HALF) for name in ("scale", "bias")
     )
     steps = [(Pointwise.MULTIPLY, scale), (Pointwise.ADD, bias), (Pointwise.RELU, None)]
-    return _chain("v", shape, x, steps * normalises)
+    return _chain("v", shape, x, steps)
 
 
 def _chain(
@@ -247,6 +251,8 @@ def _int64(*numbers: int) -> Numbers:
 def _tensor(
     name: str, shape: Shape, dtype: DataType, *, virtual: bool = False
 ) -> Described:
+    # cuDNN has the dimensions of all tensors in the order N, C, H, W. The strides say that the
+    # channels of a pixel lie side by side.
     images, height, width, channels = shape
     strides = (height * width * channels, 1, width * channels, channels)
     values = (
@@ -254,7 +260,7 @@ def _tensor(
         Numbers(Type.DATA_TYPE, (dtype,)),
         _int64(images, channels, height, width),
         _int64(*strides),
-        None,
+        None,  # two of tensors whose channels come in vectors
         None,
         _int64(_number(name)),
         Numbers(Type.BOOLEAN, (virtual,)),
@@ -290,7 +296,7 @@ def _convolve(kind: Kind, shapes: Convolving, x: Described, y: Described) -> Des
     strides = _int64(shapes.stride, shapes.stride)
     padding = _int64(shapes.padding, shapes.padding)
     mode = Numbers(Type.CONVOLUTION_MODE, (_CROSS_CORRELATION,))
-    sides = (_int64(1, 1), strides, padding, padding)
+    sides = (_int64(1, 1), strides, padding, padding)  # dilation first
     how = Described(Kind.CONVOLUTION, (_single, mode, *sides, _int64(2)))
     factor = Numbers(Type.FLOAT, (1.0,))
     zero = Numbers(Type.FLOAT, (0.0,))
@@ -335,7 +341,7 @@ class Backend:
         values = (
             _int64(*map(_number, operands)),
             Numbers(Type.POINTER, tuple(operands.values())),
-            None,
+            None,  # what lies between operations stays in the engine
             Numbers(Type.POINTER, (workspace,)),
         )
         return self._make(Kind.PACK, values)
@@ -364,10 +370,12 @@ class Backend:
                 (size_bytes,) = self._get(descriptor, _WORKSPACE, Type.INT64)
             except _RefusedError:
                 continue
+            # Only a plan says how much it needs: its configuration does not.
             if size_bytes <= WORKSPACE_BYTES:
                 yield Plan(descriptor, size_bytes)
 
     def _is_deterministic(self, configuration: int) -> bool:
+        # Replicas are compared bit for bit, so no engine may add in the order of its blocks.
         empty = [self._new(Kind.ENGINE)]
         (engine,) = self._get(configuration, _ENGINE_OF, Type.DESCRIPTOR, empty)
         notes = self._get(engine, _NOTES, Type.NOTE, [0] * _MAX_NOTES)

@@ -153,6 +153,7 @@ class Device:
         """Enqueue a function of step.c. Raises UserError: an earlier launch failed."""
         self.check()
         size = ctypes.sizeof(parameter)
+        # The engine frees it when the operation is done; Python's memory may be gone by then.
         memory = _C.malloc(size)
         ctypes.memmove(memory, ctypes.byref(parameter), size)
         # The engine has an array once among what an operation needs.

@@ -97,6 +97,7 @@ class Cudnn:
         self._checked("cudnnSetStream", handle, device.stream)
         self.handle = handle.value or 0
         """The handle of the calls, which the engine's worker makes. No other thread may use it."""
+        # Sizes and algorithms are asked for by this thread while the worker runs calls.
         self._asking = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(self._asking))
         self.backend = Backend(self._library, self._asking.value or 0)
@@ -167,8 +168,10 @@ class Cudnn:
             ctypes.byref(answers),
         )
         for answer in answers[: count.value]:
+            # The list is sorted by the expected time.
             usable = answer.status == 0 and answer.memory <= WORKSPACE_BYTES
             if usable and answer.determinism == _DETERMINISTIC:
+                # Its workspace is that of the type of mathematics with which it was listed.
                 convolution = self._convolution(stride, padding, answer.math_type)
                 size_bytes = self.size(
                     f"cudnnGetConvolution{direction.suffix}WorkspaceSize",
@@ -213,6 +216,7 @@ class Cudnn:
     def _descriptor(
         self, described: str, setter: str, settings: tuple[Any, ...], *more: int
     ) -> int:
+        # Among the settings is a c_double, which has no hash of its value.
         key = (described, *more, *map(str, settings))
         if key not in self._made:
             descriptor = ctypes.c_void_p()

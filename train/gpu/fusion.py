@@ -53,6 +53,7 @@ class Fusion:
             self._readers[layer.source].append(layer)
             if isinstance(layer, Norm) and layer.residual is not None:
                 self._readers[layer.residual].append(layer)
+        # All of forward first: whether a norm's backward can be summed depends on its sums there.
         convolutions = [
             layer for layer in network.layers if sums and isinstance(layer, Convolution)
         ]
@@ -68,6 +69,7 @@ class Fusion:
         norm = self.norm_before(layer)
         if norm is None or norm.residual is not None:
             return False
+        # Another reader, such as a shortcut, would not find the norm's output.
         if self._readers[norm.target] != [layer]:
             return False
         of_filter = self._engines.plan(backend.filter_back(shapes))

@@ -248,7 +248,7 @@ class Writer:
     def _weight(self, layer: Convolution) -> Word:
         """A convolution's filter; that of the images gets a channel of zeros."""
         weight = layer.weight.data()
-        if layer.source:
+        if layer.source:  # value 0 are the images
             return weight
         size = math.prod(layer.shape)
         padded = self.tape.buffer(size * self._item_bytes)
@@ -310,6 +310,7 @@ class Writer:
         terms = Terms(*self._of_channels(layer.target, 4))
         self._terms[layer.target] = terms
         signs = None
+        # A gradient that a convolution wrote has been through ReLU, so nothing asks for signs.
         comes_masked = layer.target in self.fusion.summed_back
         if layer.relu and layer.residual is not None and not comes_masked:
             signs = self.tape.buffer(
@@ -331,7 +332,7 @@ class Writer:
                 *numbers,
             )
             if layer.target in self.fusion.filter:
-                return
+                return  # the next convolution applies it
         elif division.is_one_launch(2 if layer.residual is None else 3):
             launch = division.whole()
             self._norm_kernel(
@@ -523,6 +524,7 @@ class Writer:
         if plan is not None:
             self._data_back_to_norm(layer, plan)
             return
+        # The first in the backward pass writes the gradient, the others add to it.
         joins = layer.source in self._gradients
         if not joins:
             self._new_gradient(layer.source)
@@ -588,6 +590,7 @@ class Writer:
         if layer.residual is not None:
             dz = dy
             self._gradients[layer.residual] = dy
+        # dx may lie where x does: a thread reads all rows that it writes before it writes them.
         self._gradients[layer.source] = x
         slopes = self.slopes.get(layer.target) or self._new_slopes(layer)
         if division.is_one_launch(2) and layer.target not in self.slopes:
@@ -636,6 +639,7 @@ class Writer:
             slopes.constant,
             x,
             *launch.maps,
+            # What ReLU has cut is 0 already where dz was written, or a convolution masked it.
             0 if dz or layer.target in self.slopes else relu,
         )
 
@@ -655,7 +659,7 @@ class Writer:
                 dz = self._new_gradient(layer.residual)
             else:
                 self._gradients[layer.residual] = dy
-        y = how.x if how.relu else 0
+        y = how.x if how.relu else 0  # backward reads it only to see where ReLU cut
         self._new_gradient(layer.source)
         space_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationBackwardExWorkspaceSize",
@@ -785,6 +789,7 @@ class Writer:
 
     def _normalising(self, layer: Norm) -> Normalising:
         channels = self.network.values[layer.target].channels
+        # cudnnBatchNormalizationForwardTrainingEx refuses other shapes with ReLU.
         fits = self._type == "half" and channels % FUSED_CHANNELS == 0
         fused = layer.relu and fits
         operation = BatchNormOperation.NORM

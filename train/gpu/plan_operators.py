@@ -157,6 +157,7 @@ class _Plans:
     def _plan_for(self, shape: tuple[int, ...]) -> Any:
         operators = self._operators
         plan = self._plans.get(shape)
+        # The addresses in a plan are those of the memory that there was when it was made.
         if plan is None or plan.generation != operators.shared.arena.generation:
             writer = operators.writer(self._net, shape, self._settings)
             plan = self._new_plan(writer)

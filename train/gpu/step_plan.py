@@ -95,6 +95,8 @@ def cut(
         address = data_address(parameter.grad())
         return next(n for n, end in enumerate(ends) if begins[n] <= address < end)
 
+    # A part ends with the call that completes a bucket. Buckets that it writes to and a later part
+    # completes are among its writes as well: the engine has to know of all.
     completed = [(call, bucket_of(parameter)) for call, parameter in written]
     last_call = {bucket: call for call, bucket in completed}
     groups = []

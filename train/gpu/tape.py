@@ -37,7 +37,7 @@ class Arena:
         """Make it large enough; what it holds is lost. Raises UserError: the GPU has no more."""
         if size_bytes <= self.size_bytes:
             return
-        nd.waitall()
+        nd.waitall()  # calls of the plans before may still use it
         address = ctypes.c_void_p(self.address)
         cuda().cudaFree(address)
         size = ctypes.c_size_t(size_bytes)
@@ -94,6 +94,7 @@ class Tape:
 
     def space(self, size_bytes: int) -> tuple[Buffer, int]:
         """The workspace, and how much of it a call takes."""
+        # Calls run one after the other, so all share one piece of the largest size.
         largest = max(self.workspace.size_bytes, size_bytes)
         self.workspace.size_bytes = largest
         return self.workspace, size_bytes

@@ -73,6 +73,7 @@ class PlanUpdater(Updater):
         def on_device(values: Any, dtype: str) -> nd.NDArray:
             return nd.array(np.array(values, dtype), ctx, dtype=dtype)
 
+        # From here on `_by_tensor` adds up the sums of a tensor's chunks.
         self._first_blocks = np.cumsum([0, *chunks[:-1]])
         self._table = on_device(rows, "int64")
         numbers = np.arange(len(tensors))
