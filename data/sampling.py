@@ -81,7 +81,14 @@ def generator(*key: int) -> np.random.Generator:
 
 def epoch_order(samples: int, seed: int, epoch: int, part: Part = WHOLE) -> Indices:
     """The order of all images in one epoch (0-based), or of those of a part, from the shuffle
-    stream's seed."""
+    stream's seed.
+
+    Args:
+        samples: of the whole set.
+        seed: of the shuffle stream.
+        epoch: from 0.
+        part: of the set.
+    """
     first, last = part.images(samples)
     of_part = () if part == WHOLE else part
     stream = generator(seed, epoch, *of_part)
@@ -171,6 +178,13 @@ def eval_batch(
 
     The shards of the ranks cover each image once. The last batches are filled with image 0, which
     then does not count.
+
+    Args:
+        samples: of the evaluation set.
+        batch: from 0.
+        rank: whose shard it is.
+        ranks: which share the set.
+        batch_per_rank: images of a batch.
     """
     first, last = Part(rank, ranks).images(samples)
     images = first + batch * batch_per_rank + np.arange(batch_per_rank)
@@ -192,6 +206,14 @@ def crop_windows(
     Up to 10 attempts at a window of random area and aspect ratio (log-uniform) that fits into the
     image, else the largest centred window within the aspect range: the Inception crop of the
     MLPerf reference, with torchvision's and DALI's number of attempts.
+
+    Args:
+        heights: of the images, in pixels.
+        widths: of the images, in pixels.
+        positions: in the sample stream.
+        seed: of the stream `augment`.
+        area: smallest and largest share of the image.
+        aspect: smallest and largest ratio of width to height.
     """
     sides = np.stack([heights, widths], axis=1)
     u = uniforms(positions, seed, _ATTEMPTS * _ATTEMPT_COLUMNS)
@@ -273,6 +295,8 @@ def operations(
     draws them, without its radial distortion (src/nbla/function/generic/image_augmentation.cpp).
 
     Args:
+        positions: in the sample stream.
+        seed: of the stream `operations`.
         ranges: of the operations that are on.
         off: (batch,), the images that stay as they are.
         crop_px: side of the output.

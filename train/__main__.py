@@ -68,7 +68,15 @@ def run_rank(
     train: Callable[[RunContext], None] | None = None,
 ) -> None:
     """Load the config, check it against the launcher's ranks, train. A failure ends the
-    process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no MXNet)."""
+    process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no MXNet).
+
+    Args:
+        config: a preset's name or a YAML file.
+        overrides: key.path=value, as on the command line.
+        out: the folder for the run's files.
+        resume: the checkpoint to go on from.
+        train: takes the place of training.
+    """
     # Threads inherit the mask, and one takes the signal, so that a main thread blocked inside MXNet
     # or MPI cannot miss it. Threads that a library started before (OpenBLAS does) may get it too:
     # the handler, which any thread runs, then passes it on.

@@ -27,7 +27,14 @@ from .stopping import StopRequest
 
 class RunContext:
     """What a rank needs besides the framework's objects. Ranks above 0 write no log. Raises
-    UserError: the run is for GPUs, and this machine's are none that a rank can use."""
+    UserError: the run is for GPUs, and this machine's are none that a rank can use.
+
+    Args:
+        loaded: the config.
+        out: the folder for the run's files.
+        process: who this process is.
+        resumed: the checkpoint from which the run goes on.
+    """
 
     def __init__(
         self,

@@ -118,6 +118,9 @@ def train_epoch(
     """The steps of one epoch; nothing here waits for the device between two epochs.
 
     Args:
+        trainer: one rank after start-up.
+        checkpointer: saves within the epoch.
+        epoch: from 1.
         before: when the device was done with the steps before. Returns when it has done this epoch.
     """
     context = trainer.context

@@ -85,7 +85,14 @@ class RunLog:
     def train(
         self, step: int, loss: float, settings: Settings, loss_scale: float | None
     ) -> None:
-        """A log point: the mean loss over all ranks since the last one."""
+        """A log point: the mean loss over all ranks since the last one.
+
+        Args:
+            step: the last of the interval.
+            loss: the mean.
+            settings: of the step.
+            loss_scale: where it is dynamic.
+        """
         context = self._context
         if context.process.rank != 0:
             return
@@ -161,7 +168,16 @@ class RunLog:
         stopped: Stopped | None,
     ) -> None:
         """result.json and ranks.json, `time_s` after `run_start`; the launcher adds the official
-        verdict."""
+        verdict.
+
+        Args:
+            net: whose weights are digested.
+            allreduce_bytes: what a step sums.
+            time_s: since `run_start`.
+            ranks: the columns of `gather_ranks`.
+            reached: whether the target was.
+            stopped: what ended the run before its time.
+        """
         context = self._context
         state = context.state
         plan = context.plan
@@ -225,6 +241,7 @@ def gather_ranks(
     """A column for each figure, a row for each rank, by rank. Collective: one small allgather.
 
     Args:
+        comm: the ranks.
         host: the name of this rank's host.
         phases_ms: (steps, columns) of this rank's steps; a rank without a share of the batch has 0.
         cpu_s: CPU seconds that this process has used since the clock of the run started.

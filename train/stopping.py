@@ -36,7 +36,14 @@ class StopTraining(Exception):
 class AllRanksError(UserError):
     """All ranks raise this after the same step, so that none is accused by its own failure. The
     attributes are those of a Failure; one that is not `retryable` would come again from the last
-    checkpoint."""
+    checkpoint.
+
+    Args:
+        message: one line for people.
+        retryable: whether another attempt may succeed.
+        agreed_step: the last step after which all ranks held the same weights.
+        not_finite_step: the first step with a loss that was not finite.
+    """
 
     def __init__(
         self,
@@ -141,6 +148,8 @@ def judge_loss(
     same step a second time for divergence as well.
 
     Args:
+        loss: over all ranks.
+        step: of the log point.
         first_steps: of each rank, by LossTrail.first_not_finite.
         names: of the ranks.
     """
@@ -171,6 +180,12 @@ def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
     Guessing gets a binomial number right; four standard deviations above its mean it does so in
     one of 30,000 evaluations. Of so few images that all of them right are no more than that,
     guessing and learning cannot be told apart, and nothing is refused.
+
+    Args:
+        correct: images.
+        total: images.
+        classes: among which guessing chooses.
+        epoch: after which they were counted.
     """
     chance = 1 / classes
     limit = chance + 4 * math.sqrt(chance * (1 - chance) / total)

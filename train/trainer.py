@@ -323,6 +323,12 @@ def verify_replicas(
 
     Ends with one reduction, so that each group has its connections and its place in Horovod's
     response cache.
+
+    Args:
+        context: this process.
+        comm: the ranks.
+        model: whose weights rank 0 broadcasts, if the config says so.
+        digest: of the weights of this rank.
     """
     if context.run.startup.weights == "broadcast" and context.resumed is None:
         comm.broadcast_(model.net.collect_params())

@@ -117,7 +117,11 @@ def write_checkpoint(
 ) -> None:
     """Write a file that appears complete or not at all. Raises OSError.
 
-    `logs`: the files whose lengths `meta` has; they are on the disk before the checkpoint is.
+    Args:
+        path: where it appears.
+        meta: everything but the arrays.
+        arrays: by their names.
+        logs: the files whose lengths `meta` has; they are on the disk before it.
     """
     import numpy as np
     from safetensors.numpy import save

@@ -29,8 +29,17 @@ def restore(
 
     At another rank count every rank gets the batch-norm statistics that an evaluation would have
     made of those of the ranks that took part: their mean, or with `eval.bn_stats=batch` those of
-    all their images. `bn_stats`: in place of the recorded run's. Raises UserError: the file is torn
-    or damaged, or an array is missing or has another shape or type."""
+    all their images. Raises UserError: the file is torn or damaged, or an array is missing or
+    has another shape or type.
+
+    Args:
+        checkpoint: which is read.
+        net: gets the weights and statistics.
+        updater: gets its arrays and the loss scale, where a run goes on.
+        rank: of this process.
+        ranks: of this run; the checkpoint may have been written by another number.
+        bn_stats: in place of the recorded run's `eval.bn_stats`.
+    """
     arrays = weight_arrays(net)
     if updater is not None:
         arrays |= updater.arrays()

@@ -35,6 +35,7 @@ def lay_out_gradients(
     tensors, 0.4 % of the bytes) leave their groups and go last, in one of their own.
 
     Args:
+        operators: of the device where the gradients live.
         parameters: initialised, first layer first.
         rule: see `config.groups.gradient_groups`.
         parts: the length of each array is a multiple of it, so that it can be cut into equal parts.
@@ -80,7 +81,14 @@ def side_by_side(
     operators: Operators, shapes: Sequence[tuple[int, ...]], dtype: Any, parts: int = 1
 ) -> tuple[nd.NDArray, list[nd.NDArray]]:
     """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
-    a boundary of ALIGN_BYTES."""
+    a boundary of ALIGN_BYTES.
+
+    Args:
+        operators: of the device.
+        shapes: of the views.
+        dtype: of the array.
+        parts: in which the array is to be cut.
+    """
     step = ALIGN_BYTES // np.dtype(dtype).itemsize
     ends = [0]
     for shape in shapes:

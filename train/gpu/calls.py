@@ -150,7 +150,14 @@ class Device:
         reads: Iterable[nd.NDArray],
         writes: Iterable[nd.NDArray],
     ) -> None:
-        """Enqueue a function of step.c. Raises UserError: an earlier launch failed."""
+        """Enqueue a function of step.c. Raises UserError: an earlier launch failed.
+
+        Args:
+            name: of the function.
+            parameter: what it is given; a copy lives until it is done.
+            reads: arrays that it reads.
+            writes: arrays that it writes.
+        """
         self.check()
         size = ctypes.sizeof(parameter)
         # The engine frees it when the operation is done; Python's memory may be gone by then.
@@ -180,6 +187,7 @@ class Segment:
     """Calls that are one operation of the engine.
 
     Args:
+        device: where the calls run.
         calls: each with what it is called in a message.
         settings: on the device, SETTINGS words; what the kernels read that changes with each run.
         reads: all arrays that the calls read, but for those of a run.

@@ -83,6 +83,8 @@ class Writer:
     """Writes a network's layers on a tape.
 
     Args:
+        tape: gets the calls.
+        cudnn: whose descriptors they take.
         net: a ResNet in NHWC.
         image_shape: of a batch, in either layout.
         settings: on the device, of this step (device.cu).

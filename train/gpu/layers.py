@@ -26,7 +26,14 @@ class Maps(NamedTuple):
         return self.height * self.width * self.channels
 
     def windows(self, side: int, stride: int, padding: int, channels: int) -> Maps:
-        """The maps of a layer that reads square windows of these."""
+        """The maps of a layer that reads square windows of these.
+
+        Args:
+            side: of a window, in pixels.
+            stride: from one window to the next.
+            padding: around the maps.
+            channels: of the result.
+        """
         first = side - 2 * padding
         return Maps(
             (self.height - first) // stride + 1,

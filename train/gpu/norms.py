@@ -92,7 +92,14 @@ class Launch(NamedTuple):
 
 
 class Division:
-    """How the kernels divide maps of rows (pixels of all images) and channels."""
+    """How the kernels divide maps of rows (pixels of all images) and channels.
+
+    Args:
+        gpu: which runs the kernels.
+        rows: of the maps.
+        channels: of a row.
+        item_bytes: of a value.
+    """
 
     def __init__(self, gpu: Gpu, rows: int, channels: int, item_bytes: int) -> None:
         self._gpu = gpu

@@ -169,7 +169,14 @@ class _Plans:
 
 
 class PlanCriterion(_Plans):
-    """Losses of a batch and the gradients."""
+    """Losses of a batch and the gradients.
+
+    Args:
+        operators: of the GPU.
+        net: the network that is trained.
+        loss: whose smoothing is taken over.
+        buckets: the arrays of the gradients.
+    """
 
     def __init__(
         self,

@@ -33,7 +33,14 @@ class Shared(NamedTuple):
 
 
 class TrainingPlan:
-    """Forward, and backward group by group, for images of one shape."""
+    """Forward, and backward group by group, for images of one shape.
+
+    Args:
+        shared: what all plans are given.
+        writer: of a network and a shape, on a new tape.
+        off_target: the smoothed target of each class that is not the label's.
+        buckets: the arrays of the gradients.
+    """
 
     def __init__(
         self,

@@ -114,6 +114,13 @@ def build_networks(
     on batch x height x width rows, of which cuDNN's inference takes 65,535.
 
     A plan reads the weights that are trained, which are NHWC.
+
+    Args:
+        model: the section of the config.
+        classes: of the images.
+        crop_px: height and width of an image.
+        seed: of the stream `weights`.
+        operators: of the device.
     """
     if isinstance(operators, PlanOperators):
         model = model.model_copy(update={"layout": "NHWC"})
