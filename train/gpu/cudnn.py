@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from enum import Enum, IntEnum
+from enum import IntEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,21 +56,13 @@ class Operands(NamedTuple):
     output: Any
 
 
-class Direction(Enum):
-    """What is computed of a convolution: the end of the names of cuDNN's functions, and the
-    order in which they take its operands. The last one is the result."""
-
-    FORWARD = ("Forward", "input", "filter", "output")
-    BACKWARD_DATA = ("BackwardData", "filter", "output", "input")
-    BACKWARD_FILTER = ("BackwardFilter", "input", "output", "filter")
-
-    def __init__(self, suffix: str, *order: str) -> None:
-        self.suffix = suffix
-        self._order = order
-
-    def ordered(self, operands: Operands) -> list[Any]:
-        """The operands as cuDNN takes them."""
-        return [getattr(operands, name) for name in self._order]
+ORDER = {
+    "Forward": attrgetter("input", "filter", "output"),
+    "BackwardData": attrgetter("filter", "output", "input"),
+    "BackwardFilter": attrgetter("input", "output", "filter"),
+}
+"""The order in which cuDNN's functions take the operands, the result last, by the end of the
+functions' names."""
 
 
 class Algorithm(NamedTuple):
@@ -139,12 +132,12 @@ class Cudnn:
         return self._descriptor("Activation", "cudnnSetActivationDescriptor", settings)
 
     def algorithm(
-        self, direction: Direction, descriptors: Operands, stride: int, padding: int
+        self, direction: str, descriptors: Operands, stride: int, padding: int
     ) -> Algorithm:
         """The fastest deterministic one by cuDNN's heuristics, the same on all GPUs of a kind.
 
         Args:
-            direction: what is computed.
+            direction: a key of ORDER.
             descriptors: of the operands.
             stride: of the convolution.
             padding: of the convolution.
@@ -156,8 +149,8 @@ class Cudnn:
         convolution = self._convolution(stride, padding, math_type)
         count = ctypes.c_int()
         answers = (_Performance * _MAX_ALGORITHMS)()
-        name = f"cudnnGetConvolution{direction.suffix}Algorithm_v7"
-        first, second, result = direction.ordered(descriptors)
+        name = f"cudnnGetConvolution{direction}Algorithm_v7"
+        first, second, result = ORDER[direction](descriptors)
         operands = map(ctypes.c_void_p, (first, second, convolution, result))
         self._checked(
             name,
@@ -174,7 +167,7 @@ class Cudnn:
                 # Its workspace is that of the type of mathematics with which it was listed.
                 convolution = self._convolution(stride, padding, answer.math_type)
                 size_bytes = self.size(
-                    f"cudnnGetConvolution{direction.suffix}WorkspaceSize",
+                    f"cudnnGetConvolution{direction}WorkspaceSize",
                     first,
                     second,
                     convolution,

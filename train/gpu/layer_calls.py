@@ -17,10 +17,10 @@ from ..operators import NormLayers
 from .backend import Convolving, Plan, Shape
 from .cudnn import (
     FUSED_CHANNELS,
+    ORDER,
     SPATIAL_PERSISTENT,
     BatchNormOperation,
     Cudnn,
-    Direction,
     Operands,
 )
 from .fusion import Fusion
@@ -200,7 +200,7 @@ class Writer:
             operands = Operands(
                 self._value(layer.source), weight, self._value(layer.target)
             )
-            self._convolution(Direction.FORWARD, layer, operands)
+            self._convolution("Forward", layer, operands)
             return
         total, squares = self._of_channels(layer.target, 2)
         self.sums[layer.target] = (total, squares)
@@ -216,7 +216,7 @@ class Writer:
 
     def _convolution(
         self,
-        direction: Direction,
+        direction: str,
         layer: Convolution,
         operands: Operands,
         *,
@@ -231,12 +231,11 @@ class Writer:
         algorithm = self._cudnn.algorithm(
             direction, descriptors, layer.stride, layer.padding
         )
-        first, second, result = direction.ordered(
-            Operands(*zip(descriptors, operands, strict=True))
-        )
+        pairs = Operands(*zip(descriptors, operands, strict=True))
+        first, second, result = ORDER[direction](pairs)
         self.tape.call(
             layer.weight.name,
-            f"cudnnConvolution{direction.suffix}",
+            f"cudnnConvolution{direction}",
             self._cudnn.one,
             *first,
             *second,
@@ -514,7 +513,7 @@ class Writer:
         dy = self._gradients[layer.target]
         if plan is None:
             operands = Operands(self._value(layer.source), gradient, dy)
-            self._convolution(Direction.BACKWARD_FILTER, layer, operands)
+            self._convolution("BackwardFilter", layer, operands)
         else:
             self.tape.graph(
                 layer.weight.name, plan, **self._input(layer), w=gradient, y=dy
@@ -535,7 +534,7 @@ class Writer:
             layer.weight.data(),
             self._gradients[layer.target],
         )
-        self._convolution(Direction.BACKWARD_DATA, layer, operands, joins=joins)
+        self._convolution("BackwardData", layer, operands, joins=joins)
 
     def _data_back_to_norm(self, layer: Convolution, plan: Plan) -> None:
         """The data gradient through ReLU of the norm that made the source, with the norm's own
