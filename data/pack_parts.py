@@ -34,7 +34,7 @@ PART_IMAGES = 128
 """14 MB of ImageNet in the memory of each worker."""
 
 
-class Part(NamedTuple):
+class PackedPart(NamedTuple):
     """What `train-000007.part` holds."""
 
     bytes: int  # in the record file
@@ -98,7 +98,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
     names = list[str]()
     digests = list[int]()
 
-    def add(part: Part, content: bytes) -> None:
+    def add(part: PackedPart, content: bytes) -> None:
         nonlocal end
         sha.update(content)
         rows = [tuple(row) for row in part.rows]
@@ -155,12 +155,14 @@ def _write_rows(path: Path, *columns: Sequence[object]) -> None:
             print(*row, sep="\t", file=file)
 
 
-def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
+def _complete_parts(
+    job: PackJob, records: BinaryIO
+) -> Iterator[tuple[PackedPart, bytes]]:
     """The parts from the first on whose bytes are as they were and whose sources are older."""
     for number in range(job.parts):
         path = job.path(number)
         try:
-            part = Part(*json.loads(path.read_text()))
+            part = PackedPart(*json.loads(path.read_text()))
             paths = (Path(source.path) for source in job.sources_of(number))
             changed_ns = max(path.stat().st_ctime_ns for path in paths)
         except (OSError, ValueError, TypeError):
@@ -173,11 +175,11 @@ def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, byt
         yield part, content
 
 
-def _encoded_parts(job: PackJob, first: int) -> Generator[Part, None, None]:
+def _encoded_parts(job: PackJob, first: int) -> Generator[PackedPart, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
     missing = job.parts - first
     processes = max(1, min(job.processes, missing))
-    ahead: deque[Future[Part]] = deque()
+    ahead: deque[Future[PackedPart]] = deque()
     with worker_pool(processes, partial(_take, job)) as pool:
         for number in range(first, job.parts):
             ahead.append(pool.submit(_encode_part, number))
@@ -193,7 +195,7 @@ def _take(job: PackJob) -> None:
     _job = job
 
 
-def _encode_part(number: int) -> Part:
+def _encode_part(number: int) -> PackedPart:
     """Read and encode a part into a file of its own: a pipe takes 1.2 times the CPU.
 
     A record's number is its file's place in the list: one that is bad leaves a gap, and the numbers
@@ -229,4 +231,4 @@ def _encode_part(number: int) -> Part:
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return Part(len(content), zlib.crc32(content), odd, rows, names, digests)
+    return PackedPart(len(content), zlib.crc32(content), odd, rows, names, digests)

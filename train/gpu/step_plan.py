@@ -65,18 +65,18 @@ class TrainingPlan:
             waits=False,  # what follows on the stream does, and readers wait for backward's first
         )
         self.backward = []
-        for group in cut(writer.written, buckets):
+        for backward_part in cut(writer.written, buckets):
             writes = [
                 arena.token,
                 loss_sum,
-                *(buckets[number] for number in group.buckets),
+                *(buckets[number] for number in backward_part.buckets),
             ]
-            part = calls[begin : group.end]
+            part = calls[begin : backward_part.end]
             self.backward.append(Segment(device, part, None, weights, writes))
-            begin = group.end
+            begin = backward_part.end
 
 
-class Group(NamedTuple):
+class BackwardPart(NamedTuple):
     """A part of backward: the number of the call that follows it, and the buckets it writes to."""
 
     end: int
@@ -85,7 +85,7 @@ class Group(NamedTuple):
 
 def cut(
     written: Sequence[tuple[int, Any]], buckets: Sequence[nd.NDArray]
-) -> list[Group]:
+) -> list[BackwardPart]:
     """Backward's parts, each ending where a bucket of gradients is complete.
 
     Args:
@@ -106,13 +106,13 @@ def cut(
     # completes are among its writes as well: the engine has to know of all.
     completed = [(call, bucket_of(parameter)) for call, parameter in written]
     last_call = {bucket: call for call, bucket in completed}
-    groups = []
+    parts = []
     begin = 0
     for last in sorted(set(last_call.values())):
         touched = {bucket for call, bucket in completed if begin <= call <= last}
-        groups.append(Group(last + 1, sorted(touched)))
+        parts.append(BackwardPart(last + 1, sorted(touched)))
         begin = last + 1
-    return groups
+    return parts
 
 
 class ScoringPlan:
