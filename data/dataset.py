@@ -136,8 +136,8 @@ def verify(
     for split in SPLITS:
         table = _check_table(folder, split, manifest)
         count = len(table) if full else min(SAMPLED, len(table))
-        places = np.linspace(0, len(table) - 1, count)
-        chosen[split] = places.astype(int).tolist()
+        rows = np.linspace(0, len(table) - 1, count)
+        chosen[split] = rows.astype(int).tolist()
     progress = track("checking records")
     has_dali()  # before the workers are forked
     total = sum(map(len, chosen.values()))
@@ -229,8 +229,8 @@ def _refuse_changed(folder: Path, split: str, manifest: Manifest, changed: str) 
             if zlib.crc32(chunk) != crc32:
                 inside = (start <= offsets) & (offsets < end)
                 numbers = np.flatnonzero(inside).tolist()
-                place = f"in one of {len(numbers)} records from this on"
-                first = [(number, f"{changed}: {place}") for number in numbers[:1]]
+                suspects = f"in one of {len(numbers)} records from this on"
+                first = [(number, f"{changed}: {suspects}") for number in numbers[:1]]
                 faults = _find_faults(folder, split, numbers) or first
                 _refuse(faults, folder, split)
             start = end

@@ -22,12 +22,13 @@ from ..config.schema import DECODING_THREADS, Data
 
 _INPUTS = ("images", "shapes")
 _pipelines = dict[int, Any]()
-"""By process: one that was forked has not the threads of the other's pipeline, and would wait for
-them if it dropped it."""
+"""The pipelines by process: one that was forked has not the threads of the other's pipeline, and
+would wait for them if it dropped it."""
 
 
 def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
-    """Where DALI decodes; on a GPU with NVIDIA's hints for this benchmark (v3.1, DGX H100).
+    """The options of DALI's decoder; on a GPU with NVIDIA's hints for this benchmark (v3.1,
+    DGX H100).
 
     Their padding of nvJPEG's buffers, 256 MB a thread, is left out: a V100 of 16 GB has no room.
     EXIF's orientation is not applied, as in the reference.

@@ -33,6 +33,7 @@ from .survey import (
     is_photo,
     kind_of,
     look,
+    name_of,
     named_as_splits,
     refusal,
     refuse_look_alikes,
@@ -53,7 +54,7 @@ _LAYOUT = (
 _KINDS = f"{', '.join(PHOTO_SUFFIXES)}, in any case"
 _FLAT = ""
 _LOOSE = "/"
-"""In the place of a class: all of a val without classes; what lies beside the class folders."""
+"""Keys in the place of a class: all of a val without classes; what lies beside the folders."""
 _FOLDERS_ABOVE = 3  # Kaggle's list of val lies above ILSVRC/Data/CLS-LOC
 _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
 _KIT_BYTES = 16 << 20
@@ -64,10 +65,10 @@ _COMPRESSED = {
     b"(\xb5": "zstd",
     b"PK": "zip",
 }
-"""By the first two bytes."""
+"""Programs that compress, by the first two bytes of their files."""
 
 
-class Place(NamedTuple):
+class StoredFile(NamedTuple):
     """A file: a whole one, or `length` bytes from `offset` of a tar (length -1: whole)."""
 
     name: str
@@ -77,12 +78,12 @@ class Place(NamedTuple):
     length: int = -1
 
 
-Files = dict[str, list[Place]]
+Files = dict[str, list[StoredFile]]
 """The files of each class."""
 
 
 class SourceImage(NamedTuple):
-    """An image of a class; the other fields are those of its Place."""
+    """An image of a class; the other fields are those of its file."""
 
     label: int
     name: str
@@ -92,12 +93,12 @@ class SourceImage(NamedTuple):
 
     def read(self) -> bytes:
         """The bytes of the image. Raises OSError."""
-        whole = self.length < 0
-        most_bytes = _IMAGE_BYTES if whole else None
+        is_whole = self.length < 0
+        most_bytes = _IMAGE_BYTES if is_whole else None
         with open_file(Path(self.path), most_bytes) as file:
             file.seek(self.offset)
             image = file.read(min(self.length, _IMAGE_BYTES))
-        if not whole and len(image) != self.length:
+        if not is_whole and len(image) != self.length:
             raise OSError(0, f"{self.length:,} bytes expected, found {len(image):,}")
         return image
 
@@ -154,8 +155,8 @@ def _refuse_train(
 ) -> None:
     """Raises UserError: the files of train are not those of two classes or more, each in a folder
     of its own."""
-    places = (images / name for name in ("train", TRAIN_TAR))
-    folder = next(filter(Path.exists, places), images)
+    sources = (images / name for name in ("train", TRAIN_TAR))
+    folder = next(filter(Path.exists, sources), images)
     lying = None if folder.is_dir() else [f"{name}.tar" for name in classes]
     if not classes:
         _refuse_classes_beside_train(images, _beside_train(images))
@@ -167,9 +168,9 @@ def _refuse_train(
     if not recursive:
         _refuse_nested(folder, files)
     if empty := [name for name in classes if not any(map(_is_image, files[name]))]:
-        first, *others = empty
-        names = [_base_name(place.name) for place in files[first]]
-        also = f" in it, and in {shortened(others)}," if others else ""
+        first, *rest = empty
+        names = [_base_name(file.name) for file in files[first]]
+        also = f" in it, and in {shortened(rest)}," if rest else ""
         raise refusal(folder / first, f"images ({_KINDS}){also}", names)
     if folder != images:
         _refuse_tars(folder, files)
@@ -197,9 +198,9 @@ def _val_sources(images: Path, files: Files, classes: list[str]) -> list[SourceI
 def _refuse_nested(folder: Path, files: Files) -> None:
     """Raises UserError: there are images in folders below that of a class."""
     below = Counter[str]()
-    for place in chain.from_iterable(files.values()):
-        parts = place.name.split("/")
-        if len(parts) > 2 and _is_image(place):
+    for file in chain.from_iterable(files.values()):
+        parts = file.name.split("/")
+        if len(parts) > 2 and _is_image(file):
             below["/".join(parts[:2])] += 1
     if below:
         counts = [
@@ -216,19 +217,19 @@ def _refuse_nested(folder: Path, files: Files) -> None:
 def _refuse_tars(folder: Path, files: Files) -> None:
     """Raises UserError: beside the folders of classes lie tars of others, not unpacked yet."""
     tars = [
-        place.name
-        for place in files[_LOOSE]
-        if place.name.endswith(".tar") and place.name[:-4] not in files
+        file.name
+        for file in files[_LOOSE]
+        if file.name.endswith(".tar") and file.name[:-4] not in files
     ]
-    if left := [name for name in tars if not is_hidden(name)]:
-        raise refusal(folder, "a folder for each class", left)
+    if packed := [name for name in tars if not is_hidden(name)]:
+        raise refusal(folder, "a folder for each class", packed)
 
 
 def _has_splits(files: Files) -> bool:
     """Whether folders in the place of classes, or below them, are named as splits."""
     below = set[str]()
-    for place in filter(_is_image, chain.from_iterable(files.values())):
-        below.update(place.name.split("/")[1:-1])
+    for file in filter(_is_image, chain.from_iterable(files.values())):
+        below.update(file.name.split("/")[1:-1])
     return bool(named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below))
 
 
@@ -237,9 +238,9 @@ def _print_left_out(images: Path, beside: list[str], *splits: Files) -> None:
     these without being an image."""
     names = list(beside)
     for files in splits:
-        names += [place.name for place in files.pop(_LOOSE, ())]
-        places = chain.from_iterable(files.values())
-        names += [place.name for place in places if not _is_image(place)]
+        names += [file.name for file in files.pop(_LOOSE, ())]
+        inside = chain.from_iterable(files.values())
+        names += [file.name for file in inside if not _is_image(file)]
     if names:
         line = f"{images}: not packed: {describe(sorted(names))}"
         print(printable(line), file=sys.stderr)
@@ -254,8 +255,8 @@ def _sources(files: Files, classes: list[str]) -> list[SourceImage]:
     """The images of class folders."""
     sources = []
     for label, name in enumerate(classes):
-        places = _images_of(files.get(name, []))
-        sources += [SourceImage(label, *place) for place in places]
+        images = _images_of(files.get(name, []))
+        sources += [SourceImage(label, *image) for image in images]
     return sources
 
 
@@ -268,8 +269,8 @@ def _train_files(images: Path) -> Files:
     if tar.is_file():
         return _in_tar_of_tars(tar)
     if not images.is_dir():
-        found = "a file" if images.exists() else "none"
-        raise UserError(f"{images}: a folder expected ({_LAYOUT}), found {found}")
+        finding = "a file" if images.exists() else "none"
+        raise UserError(f"{images}: a folder expected ({_LAYOUT}), found {finding}")
     if not _has_val(images):
         return _in_classes(images)
     raise refusal(images, f"train/ ({_LAYOUT})")
@@ -283,13 +284,13 @@ def _in_tar_of_tars(tar: Path) -> Files:
         if base.endswith(".tar") and not is_hidden(base):
             name = base.removesuffix(".tar")
             files[name] = [
-                place._replace(name=f"{name}/{_base_name(place.name)}")
-                for place in _in_tar(tar, inner.offset)
+                file._replace(name=f"{name}/{_base_name(file.name)}")
+                for file in _in_tar(tar, inner.offset)
             ]
         else:
             files[_LOOSE].append(inner)
     if not files.keys() - {_LOOSE}:
-        names = [place.name for place in members]
+        names = [file.name for file in members]
         raise refusal(tar, "a tar for each class", names)
     return files
 
@@ -304,10 +305,10 @@ def _val_files(images: Path, beside: list[str]) -> Files:
             return {_FLAT: files[_LOOSE]}
         return files
     if tar.is_file():
-        places = [
-            place._replace(name=_base_name(place.name)) for place in _in_tar(tar, 0)
+        members = [
+            member._replace(name=_base_name(member.name)) for member in _in_tar(tar, 0)
         ]
-        return {_FLAT: places}
+        return {_FLAT: members}
     raise UserError(
         f"{folder}: a folder expected ({_LAYOUT}), found {describe(beside)} in its place; "
         "rename the one that is meant, or hold out a fifth of every class of train: --hold-out 0.2"
@@ -316,7 +317,7 @@ def _val_files(images: Path, beside: list[str]) -> Files:
 
 def _beside_train(images: Path) -> list[str]:
     """What is neither train nor val beside these; folders end in a slash."""
-    names = {path.name + "/" * path.is_dir() for path in images.iterdir()}
+    names = set(map(name_of, images.iterdir()))
     train = {"train/", TRAIN_TAR}
     if not names & train:
         return []
@@ -358,31 +359,31 @@ def _hold_out(
         raise UserError(f"--hold-out: {images} without a val expected, found one")
 
     def digest(source: SourceImage) -> bytes:
-        text = f"{seed}/{source.name}"
-        name = text.encode(errors="surrogateescape")
+        key = f"{seed}/{source.name}"
+        name = key.encode(errors="surrogateescape")
         return hashlib.sha256(name).digest()
 
-    held = set[SourceImage]()
+    held_out = set[SourceImage]()
     for _, of_class in groupby(train, key=attrgetter("label")):
         sources = sorted(of_class, key=digest)
         share_of_class = max(1, round(share * len(sources)))
         count = min(share_of_class, len(sources) - 1)
-        held.update(sources[:count])
-    if not held:
+        held_out.update(sources[:count])
+    if not held_out:
         raise UserError(
             f"--hold-out: {images}: a class of two images expected, found none"
         )
-    kept = [source for source in train if source not in held]
-    return kept, sorted(held)
+    remaining = [source for source in train if source not in held_out]
+    return remaining, sorted(held_out)
 
 
-def _images_of(places: list[Place]) -> list[Place]:
+def _images_of(files: list[StoredFile]) -> list[StoredFile]:
     """The images among files, in order."""
-    return sorted(filter(_is_image, places))
+    return sorted(filter(_is_image, files))
 
 
-def _is_image(place: Place) -> bool:
-    return is_photo(place.name)
+def _is_image(file: StoredFile) -> bool:
+    return is_photo(file.name)
 
 
 def _in_classes(folder: Path) -> Files:
@@ -392,25 +393,25 @@ def _in_classes(folder: Path) -> Files:
         if entry.is_dir() and not entry.name.startswith("."):
             files[entry.name] = _in_folder(entry.path, f"{entry.name}/")
         else:
-            place = Place(entry.name, entry.path)
-            files[_LOOSE].append(place)
+            file = StoredFile(entry.name, entry.path)
+            files[_LOOSE].append(file)
     return files
 
 
-def _in_folder(folder: str, prefix: str) -> list[Place]:
+def _in_folder(folder: str, prefix: str) -> list[StoredFile]:
     """The files of a class and of all folders below; a link to a folder, which may lead back, and
     a hidden folder are as files that are no images."""
-    places = []
+    files = []
     for entry in os.scandir(folder):
         name = prefix + entry.name
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-            places += _in_folder(entry.path, f"{name}/")
+            files += _in_folder(entry.path, f"{name}/")
         else:
-            places.append(Place(name, entry.path))
-    return places
+            files.append(StoredFile(name, entry.path))
+    return files
 
 
-def _in_tar(path: Path, start: int) -> Iterator[Place]:
+def _in_tar(path: Path, start: int) -> Iterator[StoredFile]:
     """The files in a tar that begins at byte `start` of `path`, by their whole names in it."""
     first = b""
     try:
@@ -422,21 +423,23 @@ def _in_tar(path: Path, start: int) -> Iterator[Place]:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay
                     if member.isfile():
-                        yield Place(
+                        yield StoredFile(
                             member.name, str(path), member.offset_data, member.size
                         )
     except (OSError, ValueError, tarfile.TarError) as error:
-        found: object = error
+        finding: object = error
         if program := _COMPRESSED.get(first):
-            found = f"found one compressed by {program}: decompress it first"
-        raise UserError(f"{path}: a tar at byte {start} expected: {found}") from None
+            finding = f"found one compressed by {program}: decompress it first"
+        raise UserError(f"{path}: a tar at byte {start} expected: {finding}") from None
 
 
 def _base_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceImage]:
+def _label(
+    flat: list[StoredFile], images: Path, classes: list[str]
+) -> list[SourceImage]:
     """The images of a flat val with their classes, sorted by class and name."""
     kit = images / DEVKIT
     if not kit.is_dir():
@@ -448,7 +451,7 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceIm
             for name in survey(folder)
             if kind_of(name).noun == "list" and "val" in name.lower()
         ]
-        names = [place.name for place in flat]
+        names = [image.name for image in flat]
         raise refusal(
             images / "val",
             f"a folder for each class, or {kit} (lists of val: {shortened(lists) or 'none'}),",
@@ -457,15 +460,15 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceIm
     class_of = _read_devkit(kit)
     numbers = {name: label for label, name in enumerate(classes)}
     sources = []
-    for place in _images_of(flat):
-        stem = place.name.partition(".")[0]
+    for image in _images_of(flat):
+        stem = image.name.partition(".")[0]
         wnid = class_of.get(stem, "none")
         if wnid not in numbers:
             raise UserError(
-                f"{kit}: {place.name}: a class of train expected, found {wnid}"
+                f"{kit}: {image.name}: a class of train expected, found {wnid}"
             )
-        name = f"{wnid}/{place.name}"
-        sources.append(SourceImage(numbers[wnid], name, *place[1:]))
+        name = f"{wnid}/{image.name}"
+        sources.append(SourceImage(numbers[wnid], name, *image[1:]))
     return sorted(sources)
 
 

@@ -125,8 +125,8 @@ def _key(orders: Mapping[str, Sequence[SourceImage]], seed: int) -> str:
             folder, _, _ = source.path.rpartition("/")
             numbers = f"{source.label} {source.offset} {source.length}"
             lines.append(f"{numbers} {real(folder)} {source.name}")
-        text = "\n".join(lines)
-        sha.update(text.encode(errors="replace"))
+        listing = "\n".join(lines)
+        sha.update(listing.encode(errors="replace"))
     return sha.hexdigest()
 
 

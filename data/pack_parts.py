@@ -34,7 +34,7 @@ PART_IMAGES = 128
 """14 MB of ImageNet in the memory of each worker."""
 
 
-class Part(NamedTuple):
+class PackedPart(NamedTuple):
     """What `train-000007.part` holds."""
 
     bytes: int  # in the record file
@@ -66,15 +66,19 @@ class PackJob(NamedTuple):
 
     @property
     def parts(self) -> int:
+        """How many parts the split has."""
         return -(-len(self.sources) // PART_IMAGES)
 
     def file(self, suffix: str) -> Path:
+        """A file of the split."""
         return self.folder / f"{self.split}.{suffix}"
 
     def path(self, number: int) -> Path:
+        """The file that makes a part complete."""
         return self.folder / f"{self.split}-{number:06}.part"
 
     def sources_of(self, number: int) -> Sequence[SourceImage]:
+        """The images of a part."""
         first = number * PART_IMAGES
         return self.sources[first : first + PART_IMAGES]
 
@@ -94,7 +98,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
     names = list[str]()
     digests = list[int]()
 
-    def add(part: Part, content: bytes) -> None:
+    def add(part: PackedPart, content: bytes) -> None:
         nonlocal end
         sha.update(content)
         rows = [tuple(row) for row in part.rows]
@@ -151,12 +155,14 @@ def _write_rows(path: Path, *columns: Sequence[object]) -> None:
             print(*row, sep="\t", file=file)
 
 
-def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
+def _complete_parts(
+    job: PackJob, records: BinaryIO
+) -> Iterator[tuple[PackedPart, bytes]]:
     """The parts from the first on whose bytes are as they were and whose sources are older."""
     for number in range(job.parts):
-        about = job.path(number)
+        path = job.path(number)
         try:
-            part = Part(*json.loads(about.read_text()))
+            part = PackedPart(*json.loads(path.read_text()))
             paths = (Path(source.path) for source in job.sources_of(number))
             changed_ns = max(path.stat().st_ctime_ns for path in paths)
         except (OSError, ValueError, TypeError):
@@ -164,16 +170,16 @@ def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, byt
         content = records.read(part.bytes)
         if zlib.crc32(content) != part.crc32:
             return
-        if changed_ns > about.stat().st_mtime_ns:
+        if changed_ns > path.stat().st_mtime_ns:
             return
         yield part, content
 
 
-def _encoded_parts(job: PackJob, first: int) -> Generator[Part, None, None]:
+def _encoded_parts(job: PackJob, first: int) -> Generator[PackedPart, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
     missing = job.parts - first
     processes = max(1, min(job.processes, missing))
-    ahead: deque[Future[Part]] = deque()
+    ahead: deque[Future[PackedPart]] = deque()
     with worker_pool(processes, partial(_take, job)) as pool:
         for number in range(first, job.parts):
             ahead.append(pool.submit(_encode_part, number))
@@ -189,7 +195,7 @@ def _take(job: PackJob) -> None:
     _job = job
 
 
-def _encode_part(number: int) -> Part:
+def _encode_part(number: int) -> PackedPart:
     """Read and encode a part into a file of its own: a pipe takes 1.2 times the CPU.
 
     A record's number is its file's place in the list: one that is bad leaves a gap, and the numbers
@@ -202,7 +208,7 @@ def _encode_part(number: int) -> Part:
     records = list[bytes]()
     offset = 0
     first = number * PART_IMAGES
-    for place, source in enumerate(_job.sources_of(number), first):
+    for number_of_record, source in enumerate(_job.sources_of(number), first):
         try:
             image, height, width = read_image(source.read())
         except (OSError, ValueError) as error:
@@ -215,7 +221,7 @@ def _encode_part(number: int) -> Part:
                 }
             )
             continue
-        record = recordio.encode(source.label, place, image)
+        record = recordio.encode(source.label, number_of_record, image)
         length = 0 if recordio.is_split(record) else len(image)
         rows.append([offset, length, source.label, height, width])
         names.append(source.listed)
@@ -225,4 +231,4 @@ def _encode_part(number: int) -> Part:
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return Part(len(content), zlib.crc32(content), odd, rows, names, digests)
+    return PackedPart(len(content), zlib.crc32(content), odd, rows, names, digests)

@@ -117,6 +117,8 @@ class Source:
     """A DALI pipeline fed by batch number; `next()` gives one batch after the other.
 
     Args:
+        data: the section of the config.
+        device_id: the GPU that decodes; None: CPUs do.
         graph: DALI graph from the fed inputs to (images, labels).
         feed: the records and inputs of batch 0, 1, 2, ...; called `prefetch` batches ahead.
         inputs: how many inputs `feed` returns.
@@ -172,9 +174,9 @@ class Source:
             cause = cause_of(error)
         path = self._records.path
         for fed in self._alive:
-            if found := self._records.find_undecodable(fed):
+            if fault := self._records.find_undecodable(fed):
                 raise UserError(
-                    f"{path}: {found} (`rn50 data verify --full` names all such records, and a "
+                    f"{path}: {fault} (`rn50 data verify --full` names all such records, and a "
                     "set that is packed again refuses their photos)"
                 )
         raise UserError(
@@ -201,6 +203,16 @@ def build_train_source(
     holds the streams `shuffle`, `augment`, `flip` and `operations`. `graph` stands in for decoding,
     resizing, augmenting and normalising where a part of it is to be measured. `layout` is that of
     the images.
+
+    Args:
+        data: the section of the config.
+        plan: of the steps.
+        rank: of this process.
+        seeds: of the streams `shuffle`, `augment`, `flip` and `operations`.
+        device_id: the GPU that decodes; None: CPUs do.
+        graph: in place of decoding and what follows, to measure a part.
+        first_step: from 1.
+        layout: of the images.
     """
     folder = Path(data.path)
     if data.shards:
@@ -252,11 +264,11 @@ class _TrainFeed(NamedTuple):
     plain_from: float
     """The epoch from which on nothing is augmented."""
     steps: Iterator[int]
-    """In which the rank has a share."""
+    """The steps in which the rank has a share."""
     rank: int
     seeds: Mapping[str, int]
     ranges: Mapping[str, tuple[float, float]]
-    """Of the operations of `data.augmentation` that are on."""
+    """The ranges of the operations of `data.augmentation` that are on."""
 
     def batch(self, _: int) -> Fed:
         """Records, and (images, labels, anchors, shapes, mirror, operations)."""
@@ -302,7 +314,15 @@ def build_eval_source(
     ranks: int,
     device_id: int | None = None,
 ) -> Source:
-    """The evaluation stream of one rank: its shard in order, again and again. Always NCHW."""
+    """The evaluation stream of one rank: its shard in order, again and again. Always NCHW.
+
+    Args:
+        data: the section of the config.
+        batch_per_rank: images of a batch.
+        rank: of this process.
+        ranks: which share the images.
+        device_id: the GPU that decodes; None: CPUs do.
+    """
     records = RecordFile(Path(data.path), "val")
     batches = sampling.eval_batches(data.eval_samples, ranks, batch_per_rank)
 

@@ -23,7 +23,7 @@ HEADER_BYTES = _WORDS.size + _HEADER.size
 _LENGTH_BITS = 29
 _MAX_LENGTH = (1 << _LENGTH_BITS) - 1
 _PIECES = 3
-"""Of each part: flag and length, bytes, padding."""
+"""The pieces of each part: flag and length, bytes, padding."""
 _WHOLE = 0
 _FIRST = 1
 _MIDDLE = 2
@@ -39,8 +39,8 @@ def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
     """One record as pieces to write one after the other. The image has less than 512 MiB."""
     payload = _HEADER.pack(0, label, record_id, 0) + image
     # 8 us for 110 kB, where `in` takes 150
-    words = np.frombuffer(payload, "<u4", len(payload) // 4)
-    marks = 4 * np.flatnonzero(words == MAGIC)
+    payload_words = np.frombuffer(payload, "<u4", len(payload) // 4)
+    marks = 4 * np.flatnonzero(payload_words == MAGIC)
     ends = [*marks.tolist(), len(payload)]
     flags = [_FIRST, *[_MIDDLE] * (len(ends) - 2), _LAST]
     if len(ends) == 1:
@@ -50,8 +50,8 @@ def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
     for flag, end in zip(flags, ends, strict=True):
         part = payload[start:end]
         length = len(part)
-        about = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | length)
-        pieces += [about, part, bytes(-length % 4)]
+        part_header = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | length)
+        pieces += [part_header, part, bytes(-length % 4)]
         start = end + len(_MAGIC_BYTES)
     return pieces
 
@@ -68,8 +68,8 @@ def read(file: BinaryIO, offset: int, name: str) -> Record:
         payload = _read_payload(file)
         _, label, *_ = _HEADER.unpack_from(payload)
     except (struct.error, ValueError, OverflowError, OSError) as error:
-        place = f"{name}: a record at byte {offset}"
-        raise UserError(f"{place} expected: {error}") from None
+        record = f"{name}: a record at byte {offset}"
+        raise UserError(f"{record} expected: {error}") from None
     image = payload[_HEADER.size :]
     return Record(label, bytes(image))
 
@@ -78,14 +78,14 @@ def _read_payload(file: BinaryIO) -> bytearray:
     """Raises ValueError, struct.error: the file ends, or has no record there."""
     payload = bytearray()
     while True:
-        words = file.read(_WORDS.size)
-        if len(words) < _WORDS.size:
+        part_header = file.read(_WORDS.size)
+        if len(part_header) < _WORDS.size:
             raise ValueError("found the end of the file")
-        magic, word = _WORDS.unpack(words)
+        magic, flag_and_length = _WORDS.unpack(part_header)
         if magic != MAGIC:
             raise ValueError(f"magic {MAGIC:#x} expected, found {magic:#x}")
-        flag = word >> _LENGTH_BITS
-        length = word & _MAX_LENGTH
+        flag = flag_and_length >> _LENGTH_BITS
+        length = flag_and_length & _MAX_LENGTH
         part = file.read(length)
         if len(part) < length:
             raise ValueError(f"{length} bytes expected, found {len(part)} (truncated)")

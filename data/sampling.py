@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,43 @@ Doubles = NDArray[np.float64]
 Bounds = tuple[float, float]
 _ATTEMPTS = 10
 _ELONGATED = 4
-"""Of images of noise beyond it the middle alone gave up to 3 % of the values another level, by one;
-within it all bits are as of the whole image."""
+"""An image more than so many times as long as wide is cut to its middle. With images of noise the
+middle alone gave up to 3 % of the values another level, by one, beyond this ratio; within it all
+bits are as with the whole image."""
+
+
+class Augmentation(NamedTuple):
+    """An operation of `data.augmentation`: its columns of the uniforms, the value that leaves an
+    image as it is, and the scale on which values are drawn."""
+
+    columns: slice
+    neutral: float
+    scale: Literal["linear", "log"] = "linear"
+
+
+# The columns of an image's uniforms, by what is drawn from them. Other columns are other images:
+# their order is a part of the seed.
+_AUGMENTATIONS = {
+    "padding": Augmentation(slice(0, 1), 0),
+    "rotation_deg": Augmentation(slice(1, 2), 0),
+    "aspect": Augmentation(slice(2, 3), 1, "log"),
+    "scale": Augmentation(slice(3, 4), 1, "log"),
+    "contrast": Augmentation(slice(6, 9), 1, "log"),
+    "brightness": Augmentation(slice(9, 12), 0),
+    "noise": Augmentation(slice(12, 13), 0),
+}
+_CENTRE = slice(4, 6)
+_NOISE_START = slice(13, 14)
+_AUGMENTATION_COLUMNS = 14
+# The columns of one attempt at a crop window.
+_AREA = 0
+_LOG_RATIO = 1
+_ANCHOR = slice(2, 4)
+_ATTEMPT_COLUMNS = 4
 
 
 class BatchIndices(NamedTuple):
-    """Of one rank's batch: numbers of images, positions in the sample stream, epochs (from 1)."""
+    """One rank's batch: numbers of images, positions in the sample stream, epochs (from 1)."""
 
     images: Indices
     positions: Indices
@@ -50,7 +81,14 @@ def generator(*key: int) -> np.random.Generator:
 
 def epoch_order(samples: int, seed: int, epoch: int, part: Part = WHOLE) -> Indices:
     """The order of all images in one epoch (0-based), or of those of a part, from the shuffle
-    stream's seed."""
+    stream's seed.
+
+    Args:
+        samples: of the whole set.
+        seed: of the shuffle stream.
+        epoch: from 0.
+        part: of the set.
+    """
     first, last = part.images(samples)
     of_part = () if part == WHOLE else part
     stream = generator(seed, epoch, *of_part)
@@ -66,7 +104,7 @@ class TrainOrder:
     Args:
         plan: samples and batches. `last_batch` "mix" lets the last batch of an epoch run over into
             the next; "pad" fills it from the front of its own epoch, which then ends with a step.
-        seed: of the shuffle stream.
+        seed: the shuffle stream's.
         stored_from: from this epoch on (counted from 1) images come in stored order.
     """
 
@@ -100,14 +138,14 @@ class TrainOrder:
             epochs, within = np.divmod(positions, plan.train_samples)
         else:
             global_batch = segment.global_batch_size
-            epochs, places = np.divmod(
+            epochs, in_epoch = np.divmod(
                 positions - segment.first_sample, plan.samples_per_epoch(segment)
             )
             epochs += segment.first_epoch - 1
-            # of the ranks that share the part
-            steps, places = np.divmod(places, global_batch)
+            steps, in_batch = np.divmod(in_epoch, global_batch)
+            # The ranks that share the part have this share of a batch.
             shared_batch = global_batch // part.parts
-            unpadded = steps * shared_batch + places % shared_batch
+            unpadded = steps * shared_batch + in_batch % shared_batch
             within = unpadded % (beyond - lowest)
         images = lowest + within
         shuffled = epochs + 1 < self._stored_from
@@ -140,6 +178,13 @@ def eval_batch(
 
     The shards of the ranks cover each image once. The last batches are filled with image 0, which
     then does not count.
+
+    Args:
+        samples: of the evaluation set.
+        batch: from 0.
+        rank: whose shard it is.
+        ranks: which share the set.
+        batch_per_rank: images of a batch.
     """
     first, last = Part(rank, ranks).images(samples)
     images = first + batch * batch_per_rank + np.arange(batch_per_rank)
@@ -161,14 +206,22 @@ def crop_windows(
     Up to 10 attempts at a window of random area and aspect ratio (log-uniform) that fits into the
     image, else the largest centred window within the aspect range: the Inception crop of the
     MLPerf reference, with torchvision's and DALI's number of attempts.
+
+    Args:
+        heights: of the images, in pixels.
+        widths: of the images, in pixels.
+        positions: in the sample stream.
+        seed: of the stream `augment`.
+        area: smallest and largest share of the image.
+        aspect: smallest and largest ratio of width to height.
     """
     sides = np.stack([heights, widths], axis=1)
-    u = uniforms(positions, seed, 4 * _ATTEMPTS)
-    u = u.reshape(-1, _ATTEMPTS, 4)
+    u = uniforms(positions, seed, _ATTEMPTS * _ATTEMPT_COLUMNS)
+    u = u.reshape(-1, _ATTEMPTS, _ATTEMPT_COLUMNS)
     pixels = sides.prod(axis=1, keepdims=True)
-    pixels = pixels * _between(area, u[..., 0])
+    pixels = pixels * _between(area, u[..., _AREA])
     narrow, wide = np.log(aspect)
-    log_ratios = _between((narrow, wide), u[..., 1])
+    log_ratios = _between((narrow, wide), u[..., _LOG_RATIO])
     ratios = np.exp(log_ratios)
     squares = [pixels / ratios, pixels * ratios]
     attempts = np.sqrt(np.stack(squares, axis=2))
@@ -179,10 +232,10 @@ def crop_windows(
     centred = ~fits.any(axis=1)
     shapes[centred] = _largest_windows(heights, widths, aspect)[centred]
     # A little over a pixel at least, in images of a few pixels: an empty window does not decode.
-    least = np.minimum(1, 1.01 / sides)
-    shapes = np.clip(shapes, least, 1)
+    smallest = np.minimum(1, 1.01 / sides)
+    shapes = np.clip(shapes, smallest, 1)
     u[centred] = 0.5
-    anchors = (1 - shapes) * u[rows, first, 2:]
+    anchors = (1 - shapes) * u[rows, first, _ANCHOR]
     return (anchors.astype(np.float32), shapes.astype(np.float32))
 
 
@@ -219,8 +272,8 @@ def eval_windows(
     sides = np.stack([heights, widths], axis=1)
     scales = resize_px / sides.min(axis=1, keepdims=True)
     pixels = np.floor(sides * scales + 0.5)
-    most = _ELONGATED * resize_px + pixels % 2
-    shapes = np.where(pixels > most, most / scales, sides)
+    limit_px = _ELONGATED * resize_px + pixels % 2
+    shapes = np.where(pixels > limit_px, limit_px / scales, sides)
     starts = (sides - shapes) / 2
     return starts, starts + shapes
 
@@ -242,6 +295,8 @@ def operations(
     draws them, without its radial distortion (src/nbla/function/generic/image_augmentation.cpp).
 
     Args:
+        positions: in the sample stream.
+        seed: of the stream `operations`.
         ranges: of the operations that are on.
         off: (batch,), the images that stay as they are.
         crop_px: side of the output.
@@ -251,21 +306,22 @@ def operations(
         (batch, 3, 3), factor, summand and noise (0 to 255) of each channel;
         (batch, 1), where the image's noise starts in `noise_tile`.
     """
-    u = uniforms(positions, seed, 14)
+    u = uniforms(positions, seed, _AUGMENTATION_COLUMNS)
 
-    def draw(name: str, neutral: int, first: int, count: int = 1) -> Doubles:
-        """The values of an operation, from the columns of `u` from `first` on."""
-        bounds = low, high = ranges.get(name, (neutral, neutral))
-        shares = u[:, first : first + count]
-        drawn = _between(bounds, shares)
-        if neutral:
-            drawn = low * (high / low) ** shares
-        return np.where(off[:, None], neutral, drawn)
+    def draw(name: str) -> Doubles:
+        """The values of an operation for each image."""
+        columns, neutral, scale = _AUGMENTATIONS[name]
+        low, high = ranges.get(name, (neutral, neutral))
+        if scale == "log":
+            values = low * (high / low) ** u[:, columns]
+        else:
+            values = _between((low, high), u[:, columns])
+        return np.where(off[:, None], neutral, values)
 
-    padding = draw("padding", 0, 0)
-    angle = np.deg2rad(draw("rotation_deg", 0, 1))
-    stretch = np.sqrt(draw("aspect", 1, 2))
-    scale = draw("scale", 1, 3)
+    padding = draw("padding")
+    angle = np.deg2rad(draw("rotation_deg"))
+    stretch = np.sqrt(draw("aspect"))
+    scale = draw("scale")
     view = np.hstack([1 / stretch, stretch]) / scale
     cos = np.cos(angle)
     sin = np.sin(angle)
@@ -273,18 +329,18 @@ def operations(
     turn = turn.reshape(-1, 2, 2)
     linear = turn * view[:, None]
     room = 1 + 2 * padding - view
-    centre = u[:, 4:6] * room
+    centre = u[:, _CENTRE] * room
     centre = centre + view / 2 - padding
     corner = centre - linear.sum(axis=2) / 2
     matrices = np.dstack([linear / crop_px, corner])
-    gain = draw("contrast", 1, 6, 3)
-    brightness = 255 * draw("brightness", 0, 9, 3)
+    gain = draw("contrast")
+    brightness = 255 * draw("brightness")
     summand = (brightness - 127.5) * gain + 127.5
-    noise = draw("noise", 0, 12)
+    noise = draw("noise")
     noise = 255 * noise.repeat(3, axis=1)
     colours = np.stack([gain, summand, noise], axis=1)
-    places = 3 * crop_px**2 + 1
-    starts = u[:, 13:] * places
+    start_count = 3 * crop_px**2 + 1
+    starts = u[:, _NOISE_START] * start_count
     return (
         matrices.astype(np.float32),
         colours.astype(np.float32),

@@ -50,8 +50,8 @@ def stage(
         UserError: no packed set, another one at `target`, bytes that are not those of the
             manifest, no space.
     """
-    whole = load_manifest(source, WHOLE)
-    manifest = whole.model_copy(update={"part": part})
+    source_manifest = load_manifest(source, WHOLE)
+    manifest = source_manifest.model_copy(update={"part": part})
     check_sizes(source, manifest)
     target = follow_links(target)
     chunks = {}
@@ -110,15 +110,15 @@ def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
 def _check_copy(source: Path, target: Path, staged: Manifest) -> None:
     """Raise UserError: the set at `target` is not that of `source`, whole or a part of it. It may
     be somebody's only one."""
-    wanted = f"{target}: a copy of the set of {source} expected"
+    expected = f"{target}: a copy of the set of {source} expected"
     way_out = f"if it is not needed: rm -r {shlex.quote(str(target))}"
     if not has_manifest(source):
         raise UserError(
-            f"{wanted}, found a set that cannot be compared with it, because no set is there; "
+            f"{expected}, found a set that cannot be compared with it, because no set is there; "
             f"{way_out}"
         )
     if staged.model_copy(update={"part": WHOLE}) != load_manifest(source, WHOLE):
-        raise UserError(f"{wanted}, found another set; {way_out}")
+        raise UserError(f"{expected}, found another set; {way_out}")
 
 
 def _chunks_of(source: Path, split: str, manifest: Manifest) -> list[Chunk]:
@@ -128,8 +128,8 @@ def _chunks_of(source: Path, split: str, manifest: Manifest) -> list[Chunk]:
     ends += [end for end, _ in of_split.chunks]
     size = of_split.files["rec"].bytes
     if ends[-1] != size:
-        place = f"{source / FILE_NAME}: splits.{split}.chunks"
-        raise UserError(f"{place}: {size} bytes expected, found {ends[-1]}")
+        key = f"{source / FILE_NAME}: splits.{split}.chunks"
+        raise UserError(f"{key}: {size} bytes expected, found {ends[-1]}")
     table = load_table(source, split)
     offsets = [*table["offset"].tolist(), size]
     part = manifest.part if split == "train" else WHOLE

@@ -84,7 +84,7 @@ _LATIN = str.maketrans(
 
 
 def kind_of(name: str) -> Kind:
-    """Of a file, or of a folder, whose name ends in a slash."""
+    """The kind of a file, or of a folder, whose name ends in a slash."""
     for kind in KINDS:
         if re.search(kind.pattern, name.lower()):
             return kind
@@ -92,11 +92,12 @@ def kind_of(name: str) -> Kind:
 
 
 def is_photo(name: str) -> bool:
-    """By its name. Hidden files are such as a Mac's `._photo.jpg`."""
+    """Whether a file is a photo, by its name. Hidden ones are none, such as `._photo.jpg`."""
     return name.lower().endswith(PHOTO_SUFFIXES) and not is_hidden(name)
 
 
 def is_hidden(name: str) -> bool:
+    """Whether a file or folder is hidden, by its name."""
     return name.rpartition("/")[2].startswith(".")
 
 
@@ -105,27 +106,32 @@ def survey(folder: Path) -> list[str]:
     cannot be read."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name + "/" * entry.is_dir() for entry in entries]
+            names = map(name_of, entries)
+            return sorted(name for name in names if not name.startswith("."))
     except OSError:
         return []
-    return sorted(name for name in names if not name.startswith("."))
 
 
-def refusal(place: Path, expected: str, names: list[str] | None = None) -> UserError:
+def name_of(entry: os.DirEntry[str] | Path) -> str:
+    """The name of what lies in a folder; that of a folder ends in a slash."""
+    return f"{entry.name}/" if entry.is_dir() else entry.name
+
+
+def refusal(folder: Path, expected: str, names: list[str] | None = None) -> UserError:
     """The error of a folder (or of a tar with these names in it) that is not as expected: what lies
     there, and what to do."""
     if names is None:
-        names = survey(place)
+        names = survey(folder)
     names = [name for name in names if not is_hidden(name)]
-    found = describe(names)
-    below = place
+    finding = describe(names)
+    below = folder
     while only := _only_folder(names):
         below /= only
         names = survey(below)
-        found += f"; in {only} {describe(names)}"
-    advice = _advise(place, below, names)
+        finding += f"; in {only} {describe(names)}"
+    advice = _advise(folder, below, names)
     return UserError(
-        printable(f"{place}: {expected} expected, found {found}; {advice}")
+        printable(f"{folder}: {expected} expected, found {finding}; {advice}")
     )
 
 
@@ -144,23 +150,25 @@ def describe(names: list[str]) -> str:
         groups[kind_of(name).noun].append(name)
     counts = []
     for noun, group in groups.items():
-        examples = group[:_EXAMPLES] + ["..."] * (len(group) > _EXAMPLES)
-        plural = "s" * (len(group) > 1)
+        examples = group[:_EXAMPLES]
+        if len(group) > _EXAMPLES:
+            examples.append("...")
+        plural = "s" if len(group) > 1 else ""
         counts.append(f"{len(group):,} {noun}{plural} ({', '.join(examples)})")
     return ", ".join(counts) or "nothing"
 
 
-def _advise(place: Path, below: Path, names: list[str]) -> str:
+def _advise(folder: Path, below: Path, names: list[str]) -> str:
     """What to do with a folder. `below`: its only folder, or that of this one, with these names."""
-    if place.is_file():
+    if folder.is_file():
         return "unpack it, and pack the folder that it was unpacked into"
-    is_split = place.name in _SPLITS
-    if layout := _find_layout(place.parent if is_split else place):
+    is_split = folder.name in _SPLITS
+    if layout := _find_layout(folder.parent if is_split else folder):
         return f"pack {layout}, which has a train/"
-    if is_split and below != place:
-        return f"move what {below} holds up into {place}"
+    if is_split and below != folder:
+        return f"move what {below} holds up into {folder}"
     folders = [name.rstrip("/") for name in names if name.endswith("/")]
-    on_the_way = [*below.relative_to(place).parts, *folders]
+    on_the_way = [*below.relative_to(folder).parts, *folders]
     splits = named_as_splits(on_the_way)
     if splits and {*on_the_way} - {*_SPLITS}:
         return rename_advice(splits)
@@ -170,7 +178,7 @@ def _advise(place: Path, below: Path, names: list[str]) -> str:
         for name in survey(below / folder)
         if is_photo(name)
     )
-    if below != place and any(photos):
+    if below != folder and any(photos):
         return f"pack {below}, which has folders of photos"
     for kind in KINDS:
         if kind.advice and any(kind_of(name) is kind for name in names):
@@ -192,7 +200,7 @@ def _find_layout(folder: Path, depth: int = 4) -> Path | None:
 
 
 def named_as_splits(names: Iterable[str]) -> dict[str, str]:
-    """Of these folders in the place of classes those that have the name of a split, in any case.
+    """Those folders in the place of classes that have the name of a split, in any case.
     If most have one as a word, and not all the same, as training_set and seg_test, these."""
     exact = {}
     loose = {}
@@ -222,10 +230,10 @@ def rename_advice(splits: dict[str, str]) -> str:
 def look(name: str) -> str:
     """What a name looks like; people cannot tell two names with the same look apart. Case, blanks
     and dots at the end, invisible characters and the form of an accent do not count."""
-    shown = _IGNORABLE.sub("", unicodedata.normalize("NFKC", name))
-    shown = unicodedata.normalize("NFKC", shown.translate(_LATIN).lower())
-    shown = "".join(filter(str.isprintable, shown))
-    return " ".join(shown.rstrip(" .").split())
+    characters = _IGNORABLE.sub("", unicodedata.normalize("NFKC", name))
+    characters = unicodedata.normalize("NFKC", characters.translate(_LATIN).lower())
+    characters = "".join(filter(str.isprintable, characters))
+    return " ".join(characters.rstrip(" .").split())
 
 
 def refuse_look_alikes(folder: Path, names: Iterable[str]) -> None:
@@ -243,8 +251,8 @@ def refuse_look_alikes(folder: Path, names: Iterable[str]) -> None:
 
 def shortened(names: list[str]) -> str:
     """The first names, and how many more there are."""
-    shown = names[:_MOST_NAMED]
-    left = len(names) - len(shown)
-    if left:
-        shown.append(f"and {left} more")
-    return ", ".join(shown)
+    listed = names[:_MOST_NAMED]
+    more = len(names) - len(listed)
+    if more:
+        listed.append(f"and {more} more")
+    return ", ".join(listed)

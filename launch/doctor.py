@@ -200,7 +200,7 @@ def gpus_together(gpus: int) -> Iterator[Row]:
         nodes = len(LAUNCHERS[pick_launcher(None)].hosts())
     for count in sorted({1, nodes or 1}):
         arguments = map(str, (count, gpus))
-        yield from _rows_of("NCCL", nccl_trial.MODULE, *arguments)
+        yield from _rows_of("NCCL", nccl_trial.MODULE, "start", *arguments)
 
 
 def _rows_of(name: str, module: str, *arguments: str) -> list[Row]:

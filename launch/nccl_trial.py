@@ -1,7 +1,8 @@
-"""A sum over GPUs by NCCL: `python -m rn50.launch.nccl_trial NODES GPUS` prints rows of doctor.
+"""A sum over GPUs by NCCL: `python -m rn50.launch.nccl_trial start NODES GPUS` prints rows of
+doctor.
 
 It starts processes as a run's ranks are started, in the environment of a run; without Horovod in
-between a failure is told in NCCL's words."""
+between a failure is told in NCCL's words. They are `... nccl_trial join IDENTITY NAME`."""
 
 from __future__ import annotations
 
@@ -31,13 +32,12 @@ from .launchers import LAUNCHERS, build_job, pick_launcher
 MODULE = "rn50.launch.nccl_trial"
 PATIENCE_S = 90
 ELEMENTS = 25_557_032
-"""Of float16: the gradients of ResNet-50."""
+"""The gradients of ResNet-50, in float16."""
 SUMS = 10
-_HALF = 6
-_SUM = 0
-_TO_DEVICE = 1
+_HALF = 6  # ncclDataType_t
+_SUM = 0  # ncclRedOp_t
+_TO_DEVICE = 1  # cudaMemcpyKind
 _TO_HOST = 2
-"""Of ncclDataType_t, ncclRedOp_t and cudaMemcpyKind."""
 _REASON = re.compile(r"NCCL WARN (.*)|^[\w.]*Error: (.*)", re.M)
 
 
@@ -66,7 +66,7 @@ def start(nodes: int, gpus: int) -> None:
     os.environ.update(job.environment)
     identity = _Identity()
     _call("ncclGetUniqueId", ctypes.byref(identity))
-    rank_command = (sys.executable, "-m", MODULE, bytes(identity).hex(), name)
+    rank_command = (sys.executable, "-m", MODULE, "join", bytes(identity).hex(), name)
     command = LAUNCHERS[launcher].command(job._replace(command=rank_command))
     for row in _rows(name, command, job.launchers_environment):
         say(row)
@@ -90,7 +90,7 @@ def _rows(
     return [json.dumps((name, "failed", problem))]
 
 
-def add_up(identity: str, name: str) -> None:
+def join(identity: str, name: str) -> None:
     """One of the processes: each checks the sum, the first prints."""
     process = read_process_info()
     ranks = process.world_size
@@ -142,8 +142,8 @@ if __name__ == "__main__":
     if mxnet := library():
         load_cuda(mxnet.parent)
         ctypes.CDLL(str(mxnet), ctypes.RTLD_GLOBAL)
-    first, second = sys.argv[1:]
-    if first.isdigit() and len(first) < 8:
-        start(int(first), int(second))
-    else:
-        add_up(first, second)
+    match sys.argv[1:]:
+        case ["start", nodes, gpus]:
+            start(int(nodes), int(gpus))
+        case ["join", identity, name]:
+            join(identity, name)

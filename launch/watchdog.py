@@ -203,13 +203,13 @@ class Watchdog:
         for status in list(self._statuses.values()):
             if not status.asked_to_hold:
                 status.asked_to_hold = True
-                self._reply(status, b"hold\n")
+                self._reply(status, hold=True)
         if self.not_connected or self._statuses.keys() - self._begun.keys():
             return
         self._stop_sent = True
-        line = f"stop {max(self._begun.values(), default=0)} {self._asked_by}\n"
+        last_step = max(self._begun.values(), default=0)
         for status in list(self._statuses.values()):
-            self._reply(status, line.encode())
+            self._reply(status, stop_after=last_step, by=self._asked_by)
 
     def _accept(self) -> None:
         """All that wait to connect."""
@@ -270,7 +270,7 @@ class Watchdog:
             self.grace_s = max(self.grace_s, message["grace_s"])
         status.last_received_s = now_s
         status.last_look_s = now_s
-        self._reply(status, b"beat\n")
+        self._reply(status, beat=True)
 
     def _compare_identities(self) -> None:
         """Name a rank that is not of the others' run, or those of which one is not, before they
@@ -288,9 +288,10 @@ class Watchdog:
         failure = replace(odd_one.report(reason), by_all=not division.odd)
         self.failed_rank = self.failed_rank or failure
 
-    def _reply(self, status: RankStatus, line: bytes) -> None:
+    def _reply(self, status: RankStatus, **message: Any) -> None:
+        """Send a rank one line of JSON (train/heartbeat.py has the messages)."""
         try:
-            status.connection.send(line)
+            status.connection.send(json.dumps(message).encode() + b"\n")
         except BlockingIOError:
             pass  # silence_s decides
         except OSError:

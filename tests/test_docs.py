@@ -6,13 +6,13 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from rn50 import __version__
 from tests.checkout import tracked
 from tests.conftest import ROOT
 
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / ".github").rglob("*.md")),
     ROOT / "predict/published/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
@@ -109,3 +109,5 @@ def test_the_licence_is_named_where_tools_look(root: Path) -> None:
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text
     assert 'license = { text = "Apache-2.0" }' in (root / "pyproject.toml").read_text()
+    citation = (root / "CITATION.cff").read_text().splitlines()
+    assert {"license: Apache-2.0", f"version: {__version__}"} <= {*citation}

@@ -34,7 +34,7 @@ from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .process_info import ProcessInfo, read_process_info
 from .seeding import draw_seed
-from .stopping import REQUESTED, AllRanksError
+from .stopping import AllRanksError, Cause
 
 _SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
@@ -68,7 +68,15 @@ def run_rank(
     train: Callable[[RunContext], None] | None = None,
 ) -> None:
     """Load the config, check it against the launcher's ranks, train. A failure ends the
-    process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no MXNet)."""
+    process. `train`: takes the place of training (`tests/lab/thin_rank.py` has no MXNet).
+
+    Args:
+        config: a preset's name or a YAML file.
+        overrides: key.path=value, as on the command line.
+        out: the folder for the run's files.
+        resume: the checkpoint to go on from.
+        train: takes the place of training.
+    """
     # Threads inherit the mask, and one takes the signal, so that a main thread blocked inside MXNet
     # or MPI cannot miss it. Threads that a library started before (OpenBLAS does) may get it too:
     # the handler, which any thread runs, then passes it on.
@@ -140,6 +148,7 @@ class Rank:
 
     @property
     def phase(self) -> str:
+        """What this rank does."""
         return self.context.timeline.phase if self.context else self._phase
 
     def fail(self, error: BaseException) -> NoReturn:
@@ -197,7 +206,7 @@ class Rank:
         if self.heartbeat is not None:  # names a step, and us
             self.heartbeat.tell(stop=signal.Signals(number).name)
         else:
-            context.stop(REQUESTED)
+            context.stop(Cause.REQUESTED)
         if context.is_started:
             time.sleep(context.grace_s)
         self._close_log()
@@ -217,8 +226,8 @@ class Rank:
     def say(self, reason: str) -> None:
         """Print why this rank ends, and which it is."""
         process = self.process
-        place = f"rank {process.rank} on {process.host} in {self.phase}"
-        print(f"{place}: {reason}", file=sys.stderr, flush=True)
+        rank = f"rank {process.rank} on {process.host} in {self.phase}"
+        print(f"{rank}: {reason}", file=sys.stderr, flush=True)
 
     def _close_log(self) -> None:
         if self.context is not None:
@@ -254,12 +263,12 @@ def one_line(error: BaseException) -> str:
     for line in map(str.strip, str(error).splitlines()):
         if line and not line.startswith(_FRAMES):
             lines.append(line)
-    text = " ".join(lines).removeprefix(f"{name}: ")
-    if not text:
-        text = "out of memory" if isinstance(error, MemoryError) else "no message"
+    message = " ".join(lines).removeprefix(f"{name}: ")
+    if not message:
+        message = "out of memory" if isinstance(error, MemoryError) else "no message"
     if not isinstance(error, UserError):
-        text = f"{name}: {text}"
-    return text[:500]
+        message = f"{name}: {message}"
+    return message[:500]
 
 
 if __name__ == "__main__":

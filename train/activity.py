@@ -19,8 +19,7 @@ _TALKS = "rn50-talks"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LEAST_WORK_S = 0.05
-_LEAST_SHARE = 0.01
-"""Of a core."""
+_LEAST_SHARE = 0.01  # of a core
 _LEAST_PAGES_PER_S = 0.1
 _STATES = {
     "R": "running",
@@ -31,31 +30,31 @@ _STATES = {
 
 
 class Activity(NamedTuple):
-    """Of one process up to now."""
+    """What a process has done up to now."""
 
     state: str
     work_s: float
     read_bytes: int
 
-    def works_since(self, before: Activity, within_s: float) -> bool:
+    def works_since(self, earlier: Activity, within_s: float) -> bool:
         """Whether it has computed, waits for a core, or has read from a disk or the swap."""
         least_s = max(_LEAST_WORK_S, _LEAST_SHARE * within_s)
         least_bytes = _PAGE_BYTES * max(1.0, _LEAST_PAGES_PER_S * within_s)
         return (
-            self.state == before.state == "R"
-            or self.work_s >= before.work_s + least_s
-            or self.read_bytes >= before.read_bytes + least_bytes
+            self.state == earlier.state == "R"
+            or self.work_s >= earlier.work_s + least_s
+            or self.read_bytes >= earlier.read_bytes + least_bytes
         )
 
-    def since(self, before: Activity) -> str:
-        """In words."""
-        worked_s = self.work_s - before.work_s
+    def since(self, earlier: Activity) -> str:
+        """What it has done since then, as a part of a sentence."""
+        worked_s = self.work_s - earlier.work_s
         state = _STATES.get(self.state, self.state)
         return f"its process is {state} and has used {worked_s:.1f} s of CPU time since"
 
 
 def activity_of(pid: int) -> Activity | None:
-    """None: there is no such process."""
+    """The activity of a process; None: there is no such process."""
     process = Path("/proc", str(pid))
     _, fields = _stat(process)
     if not fields:
@@ -72,22 +71,22 @@ def activity_of(pid: int) -> Activity | None:
 
 def storage_read_bytes(process: Path = Path("/proc/self")) -> int | None:
     """What the kernel has read from storage for a process; None: it does not say."""
-    read = re.search(r"^read_bytes: (\d+)", read_text(process / "io"), re.M)
-    return int(read[1]) if read else None
+    match = re.search(r"^read_bytes: (\d+)", read_text(process / "io"), re.M)
+    return int(match[1]) if match else None
 
 
 @contextmanager
 def talks_to_ranks() -> Iterator[None]:
     """Threads that the block starts wait for other ranks. `comm` is handed on by the kernel."""
     comm = Path("/proc/thread-self/comm")
-    before = read_text(comm)
+    name = read_text(comm)
     with suppress(OSError):
         comm.write_text(_TALKS)
     try:
         yield
     finally:
         with suppress(OSError):
-            comm.write_text(before)
+            comm.write_text(name)
 
 
 def _stat(task: Path) -> tuple[str, list[str]]:

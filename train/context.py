@@ -26,7 +26,14 @@ from .stopping import StopRequest
 
 class RunContext:
     """What a rank needs besides the framework's objects. Ranks above 0 write no log. Raises
-    UserError: the run is for GPUs, and this machine's are none that a rank can use."""
+    UserError: the run is for GPUs, and this machine's are none that a rank can use.
+
+    Args:
+        loaded: the config.
+        out: the folder for the run's files.
+        process: who this process is.
+        resumed: the checkpoint from which the run goes on.
+    """
 
     def __init__(
         self,
@@ -41,7 +48,7 @@ class RunContext:
         self.run = loaded.run
         self.loaded = loaded
         self.resumed = resumed
-        """Where the run goes on, if it does not begin."""
+        """The checkpoint from which the run goes on; None: it begins."""
         self.plan = build_plan(self.run)
         self.state = resumed.meta.state.model_copy() if resumed else TrainState()
         """How far training has come: written by `run.py` alone."""
@@ -85,7 +92,7 @@ class RunContext:
     @property
     def step(self) -> int:
         """The step that the loop is at."""
-        return max(self.state.step, self.stop.begun)
+        return max(self.state.step, self.stop.hold.begun_step)
 
     @property
     def grace_s(self) -> float:

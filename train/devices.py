@@ -42,7 +42,15 @@ def updater_for(
     buckets: Sequence[nd.NDArray],
     **more: Any,
 ) -> Updater:
-    """What applies an optimizer step to `parameters`, whose gradients lie in `buckets`."""
+    """What applies an optimizer step to `parameters`, whose gradients lie in `buckets`.
+
+    Args:
+        operators: of the device.
+        parameters: gluon parameters, first layer first.
+        settings: the optimizer section of the config.
+        buckets: the arrays of the gradients.
+        more: what else an Updater takes.
+    """
     if isinstance(operators, PlanOperators):
         return PlanUpdater(
             parameters, settings, operators=operators, buckets=buckets, **more

@@ -33,6 +33,7 @@ class Accuracy(NamedTuple):
 
     @property
     def fraction(self) -> float:
+        """The share of images that were classified correctly."""
         return self.correct / self.total
 
 
@@ -48,6 +49,12 @@ def sync_bn_statistics(
 
     The caller has waited for all of training: MXNet writes the running statistics inside backward
     without telling its engine, and a reader gets old values before (106 of 106).
+
+    Args:
+        net: whose statistics they are.
+        comm: the ranks.
+        mode: `eval.bn_stats`.
+        active_ranks: how many of the first ranks have a share of the batch.
     """
     statistics = bn_statistics(net)
     means = [p.data() for p in statistics if p.name.endswith("mean")]
@@ -74,7 +81,14 @@ def warn_of_far_statistics(
 ) -> None:
     """Name the ranks whose batch-norm statistics are far from the others' or not finite. They are
     each rank's own, so that no comparison of replicas sees a fault of memory in them. 106 small
-    reads for ResNet-50, and 0.4 kB of each rank."""
+    reads for ResNet-50, and 0.4 kB of each rank.
+
+    Args:
+        comm: the ranks.
+        means: this rank's running means, layer by layer.
+        variances: its running variances.
+        active_ranks: how many of the first ranks have a share of the batch.
+    """
     if active_ranks < 2 or not means:
         return
     largest = [np.abs(array.asnumpy()).max() for array in (*means, *variances)]
@@ -113,6 +127,9 @@ def evaluate(
     """Count hits over the evaluation set of `run`, each rank over its share, and add them up.
 
     Args:
+        next_batch: gives images and labels of this rank.
+        comm: the ranks.
+        run: the config.
         score: answers images with an array (image, class), of any float type.
 
     Raises:

@@ -2,7 +2,9 @@
 
 One TCP connection a rank, whatever the launcher and the engine. Its end shows the watchdog at once
 that a process is gone, its silence that one is stopped or cut off; its end shows the ranks that the
-launcher is gone, so that no rank is left behind. Messages are one line of JSON; they are data.
+launcher is gone, so that no rank is left behind. A message is one line of JSON either way; it is
+data. To the launcher: who this rank is, then `place` with `line` and `activity`, `begun`, `stop`,
+`failure`, `done`. From the launcher: `beat`, `hold`, or `stop_after` with `by`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,22 +31,22 @@ WATCHDOG_ENV = "RN50_WATCHDOG"
 SCRATCH_ENV = "RN50_SCRATCH"
 """Set by the launcher: the folder of the job's temporary files, where it is on one machine."""
 PERIOD_S = 1.0
-"""Between two messages; a new phase is sent at once. Ten looks a second, of 56 us of CPU time each,
-of 2,048 ranks on one machine took a core."""
+"""The time between two messages; a new phase is sent at once. Ten looks a second, of 56 us of CPU
+time each, of 2,048 ranks on one machine took a core."""
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
 
 
 class Line(NamedTuple):
-    """Where a thread is: a line of this package, or a call of an engine from it, in which a rank
-    most likely waits for others."""
+    """The place of a thread: a line of this package, or a call of an engine from it, in which a
+    rank most likely waits for others."""
 
-    at: str
+    position: str
     in_engine: bool = False
 
     def __str__(self) -> str:
-        return f"{self.at} (in an engine)" if self.in_engine else self.at
+        return f"{self.position} (in an engine)" if self.in_engine else self.position
 
 
 class Place(NamedTuple):
@@ -143,7 +145,7 @@ class HeartbeatClient:
                     last_received_s = now_s
                     *lines, received = (received + data).split(b"\n")
                     for line in lines:
-                        self._obey(*line.decode().split(" ", 2))
+                        self._on_message(json.loads(line))
             except OSError as error:
                 if not self._over:
                     why = error.strerror or "closed"
@@ -152,8 +154,8 @@ class HeartbeatClient:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
 
     def _send_place(self, last: Place) -> Place:
-        """Where this rank is; with what its process does, where that is all that goes on since
-        `last`: a look at 60 threads takes a millisecond."""
+        """Send how far this rank is; with what its process does, where that is all that goes on
+        since `last`: a look at 60 threads takes a millisecond."""
         context = self._context
         place = Place(
             context.timeline.phase,
@@ -178,20 +180,19 @@ class HeartbeatClient:
         )
         return place
 
-    def _obey(self, word: str, step: str = "", by: str = "") -> None:
-        """A line of the launcher: `beat`, `hold`, or `stop STEP BY`."""
-        stop = self._context.stop
-        if word == "hold" and not self._context.is_started:
+    def _on_message(self, message: Mapping[str, Any]) -> None:
+        hold = self._context.stop.hold
+        if "stop_after" in message:
+            hold.stop_after(message["stop_after"], message["by"])
+        elif "hold" in message and self._context.is_started:
+            self._send({"begun": hold.answer()})
+        elif "hold" in message:
             self._end("asked to stop during start-up")
-        elif word == "hold":
-            self._send({"begun": stop.hold()})
-        elif word == "stop":
-            stop.stop_after(int(step), by)
 
 
 def main_thread() -> Line:
-    """Where the main thread is: the innermost line of this package, and whether an engine has it
-    (MXNet, Horovod)."""
+    """The place of the main thread: the innermost line of this package, and whether an engine has
+    it (MXNet, Horovod)."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     in_engine = frame is not None and any(
         name in frame.f_code.co_filename for name in _ENGINES

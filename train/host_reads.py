@@ -64,7 +64,7 @@ class LossTrail:
         NO_SHARE. Negative: since that step or later, as a plan sums in one array."""
         for step, loss_sum in self._sums:
             if not math.isfinite(loss_sum.asscalar()):
-                steps = sum(other is loss_sum for _, other in self._sums)
+                steps = sum(array is loss_sum for _, array in self._sums)
                 return step if steps == 1 else -step
         return ALL_FINITE if self._sums else NO_SHARE
 

@@ -25,7 +25,14 @@ def train_steps(
     trainer: Trainer, first: int, last: int, log_every: int
 ) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`. Ends
-    before a step that may not begin."""
+    before a step that may not begin.
+
+    Args:
+        trainer: one rank after start-up.
+        first: step.
+        last: step.
+        log_every: so many steps.
+    """
     may_begin = trainer.context.stop.may_begin
     comm = trainer.comm
     criterion = trainer.model.criterion
@@ -63,7 +70,14 @@ def train_steps(
 def zero_gradient_steps(
     trainer: Trainer, first: int, last: int, log_every: int
 ) -> Iterator[LogPoint]:
-    """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
+    """The same steps on a rank without a share of the batch: zeros to the sum, the same update.
+
+    Args:
+        trainer: one rank after start-up.
+        first: step.
+        last: step.
+        log_every: so many steps.
+    """
     may_begin = trainer.context.stop.may_begin
     comm = trainer.comm
     zero = comm.operators.zeros(1)

@@ -106,14 +106,14 @@ def stand_ins() -> Iterator[None]:
         "distutils": ModuleType("distutils"),
         "distutils.version": version,
     }
-    placed = {
+    missing = {
         name: module for name, module in modules.items() if name not in sys.modules
     }
-    sys.modules.update(placed)  # type: ignore[arg-type]
+    sys.modules.update(missing)  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for name in placed:
+        for name in missing:
             sys.modules.pop(name, None)
 
 
@@ -162,6 +162,6 @@ def numpy_names() -> dict[str, object]:
 class _Version(tuple[int, ...]):
     """The leading numbers of a version, compared one by one."""
 
-    def __new__(cls, text: str) -> _Version:
-        numbers = (part for part in text.split(".") if part.isdecimal())
+    def __new__(cls, version: str) -> _Version:
+        numbers = (part for part in version.split(".") if part.isdecimal())
         return super().__new__(cls, map(int, numbers))

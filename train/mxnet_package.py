@@ -60,8 +60,8 @@ def operator_source() -> Path:
 
 def distribution() -> tuple[str, str]:
     """(name, version) as pip knows it; without metadata mxnet and the version of its sources."""
-    for name in metadata.packages_distributions().get("mxnet", ()):
-        return name, metadata.version(name)
+    if names := metadata.packages_distributions().get("mxnet"):
+        return names[0], metadata.version(names[0])
     try:
         return "mxnet", str(_libinfo().__version__)
     except UserError:

@@ -101,9 +101,9 @@ class Operators:
         nd.cast(half, dtype="float32", out=wide)
         wide *= factor
 
-    def add_square(self, array: NDArray, other: NDArray, sign: int) -> None:
+    def add_square(self, array: NDArray, roots: NDArray, sign: int) -> None:
         """array += sign other^2."""
-        array += sign * other * other
+        array += sign * roots * roots
 
     def add_losses(self, losses: NDArray, total: NDArray | None) -> NDArray:
         """The sum of a batch's losses and of `total`, as one number on the device."""

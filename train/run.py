@@ -20,7 +20,7 @@ from .network.build import copy_parameters, on_host, quick_digest, weight_arrays
 from .run_log import gather_ranks
 from .seeding import stream_seed
 from .stopping import (
-    OUT_OF_TIME,
+    Cause,
     StopTraining,
     agreed_stop,
     check_epoch_budget,
@@ -118,6 +118,9 @@ def train_epoch(
     """The steps of one epoch; nothing here waits for the device between two epochs.
 
     Args:
+        trainer: one rank after start-up.
+        checkpointer: saves within the epoch.
+        epoch: from 1.
         before: when the device was done with the steps before. Returns when it has done this epoch.
     """
     context = trainer.context
@@ -125,7 +128,7 @@ def train_epoch(
     state = context.state
     segment = plan.segment_of_epoch(epoch)
     last = plan.epoch_end_step(epoch)
-    asked = present()
+    host_asked = present()
     stop_if_due(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
@@ -139,12 +142,12 @@ def train_epoch(
         log_point(trainer, point)
         if checkpointer.saves_within_epochs and checkpointer.save_if_due():
             seed_dropout(trainer, epoch)
-    last = min(last, context.stop.last_step)
+    last = min(last, context.stop.hold.last_step)
     state.advance(plan, last)
     done = trainer.device_done()
-    context.timeline.add_device(f"epoch {epoch}", [before, asked], done)
+    context.timeline.add_device(f"epoch {epoch}", [before, host_asked], done)
     if last < plan.epoch_end_step(epoch):
-        raise StopTraining(context.stop.cause)
+        raise StopTraining(context.stop.hold.cause)
     state.epochs_trained = epoch
     context.log.epoch_stop(epoch, done)
     return done
@@ -157,7 +160,7 @@ def stop_if_due(trainer: Trainer) -> None:
     stop = trainer.context.stop
     state = trainer.context.state
     if not stop.may_begin(state.step + 1):
-        raise StopTraining(stop.cause)
+        raise StopTraining(stop.hold.cause)
     check_epoch_budget(state.epochs_trained, trainer.run.limits.epochs)
 
 
@@ -183,16 +186,16 @@ def log_point(trainer: Trainer, point: LogPoint) -> None:
     budget_s = trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step)
     if budget_s is not None and context.elapsed_s >= budget_s:
-        context.stop(OUT_OF_TIME)
+        context.stop(Cause.OUT_OF_TIME)
     comm = trainer.comm
     joined = comm.operators.join(point.loss_sum, context.stop.flags)
     sums = comm.add_up(joined, "loss")
     loss_sum, *requests = host_reads.losses(sums)
-    now = trainer.settings_at(point.step)
+    settings = trainer.settings_at(point.step)
     scaler = trainer.model.updater.scaler
-    loss = loss_sum / (point.steps * now.global_batch_size)
+    loss = loss_sum / (point.steps * settings.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
-    trainer.log.train(point.step, loss, now, scale)
+    trainer.log.train(point.step, loss, settings, scale)
     if trainer.norms is not None:
         trainer.log.norms(point.step, trainer.norms.take())
     trainer.log.step_times(point.step, trainer.times.log_point())

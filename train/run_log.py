@@ -82,9 +82,16 @@ class RunLog:
         self._say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def train(
-        self, step: int, loss: float, now: Settings, loss_scale: float | None
+        self, step: int, loss: float, settings: Settings, loss_scale: float | None
     ) -> None:
-        """A log point: the mean loss over all ranks since the last one."""
+        """A log point: the mean loss over all ranks since the last one.
+
+        Args:
+            step: the last of the interval.
+            loss: the mean.
+            settings: of the step.
+            loss_scale: where it is dynamic.
+        """
         context = self._context
         if context.process.rank != 0:
             return
@@ -106,7 +113,7 @@ class RunLog:
             loss=loss,
             images_per_s=images / interval_s,
             recent_images_per_s=recent_images_per_s,
-            **now._asdict(),
+            **settings._asdict(),
             **scale,
         )
         last_step = plan.last_step
@@ -114,12 +121,12 @@ class RunLog:
         width = len(str(last_step))
         self._say(
             f"  epoch {epoch:5.2f}  step {step:{width}}/{last_step}  loss {loss:.4f}  "
-            f"lr {now.lr:.4g}  {recent_images_per_s:.0f} images/s  "
+            f"lr {settings.lr:.4g}  {recent_images_per_s:.0f} images/s  "
             f"{clock_time(now_s)} elapsed  at most {clock_time(left_s)} left"
         )
 
     def norms(self, step: int, norms: Mapping[str, Mapping[str, float]]) -> None:
-        """By quantity and tensor: a record for each quantity, none where there are none."""
+        """Norms by quantity and tensor: a record for each quantity."""
         for quantity, values in norms.items():
             self._context.metrics.write(quantity, step=step, **values)
 
@@ -160,7 +167,16 @@ class RunLog:
         stopped: Stopped | None,
     ) -> None:
         """result.json and ranks.json, `time_s` after `run_start`; the launcher adds the official
-        verdict."""
+        verdict.
+
+        Args:
+            net: whose weights are digested.
+            allreduce_bytes: what a step sums.
+            time_s: since `run_start`.
+            ranks: the columns of `gather_ranks`.
+            reached: whether the target was.
+            stopped: what ended the run before its time.
+        """
         context = self._context
         state = context.state
         plan = context.plan
@@ -224,6 +240,7 @@ def gather_ranks(
     """A column for each figure, a row for each rank, by rank. Collective: one small allgather.
 
     Args:
+        comm: the ranks.
         host: the name of this rank's host.
         phases_ms: (steps, columns) of this rank's steps; a rank without a share of the batch has 0.
         cpu_s: CPU seconds that this process has used since the clock of the run started.

@@ -32,24 +32,24 @@ def main(result: Path, *pairs: Path) -> None:
     """Score on this rank. If that fails, the reason is left beside `result` and the process ends
     at once."""
     rank = Rank(result.parent, phase="evaluation")
-    place = rank.process
+    process = rank.process
     try:
         runs = [load(str(config)).run for config in pairs[::2]]
         checkpoints = list(map(read_checkpoint, pairs[1::2]))
-        counts = score(runs, checkpoints, place)
-        if place.rank == 0:
+        counts = score(runs, checkpoints, process)
+        if process.rank == 0:
             write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
         rank.fail(error)
 
 
 def score(
-    runs: Sequence[Run], checkpoints: Sequence[Checkpoint], place: ProcessInfo
+    runs: Sequence[Run], checkpoints: Sequence[Checkpoint], process: ProcessInfo
 ) -> list[dict[str, int]]:
     """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
     checkpoint, and for several one more by the mean of their softmax."""
     run = runs[0]
-    connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
+    connection = Connection(run, Timeline(process.rank), over_mpi=process.over_mpi)
     connection.begin()
     from ..data.pipeline import build_eval_source
     from .communication.communicator import communicator, device_context
@@ -57,18 +57,18 @@ def score(
     from .evaluate import evaluate
     from .trainer import batches_of
 
-    ctx = device_context(run.system.device, place.local_rank)
-    ranks = place.world_size
+    ctx = device_context(run.system.device, process.local_rank)
+    ranks = process.world_size
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
     nets = [
-        _network(run, checkpoint, comm, place)
+        _network(run, checkpoint, comm, process)
         for run, checkpoint in zip(runs, checkpoints, strict=True)
     ]
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
-        rank=place.rank,
+        rank=process.rank,
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
@@ -82,7 +82,7 @@ def score(
 
 
 def _network(
-    run: Run, checkpoint: Checkpoint, comm: Communicator, place: ProcessInfo
+    run: Run, checkpoint: Checkpoint, comm: Communicator, process: ProcessInfo
 ) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
@@ -101,12 +101,12 @@ def _network(
     restore(
         checkpoint,
         net,
-        rank=place.rank,
-        ranks=place.world_size,
+        rank=process.rank,
+        ranks=process.world_size,
         bn_stats=run.eval.bn_stats,
     )
     meta = checkpoint.meta
-    if meta.statistics_rows > 1 and place.world_size == meta.ranks:
+    if meta.statistics_rows > 1 and process.world_size == meta.ranks:
         sync_bn_statistics(
             net, comm, mode=run.eval.bn_stats, active_ranks=active_ranks(checkpoint)
         )

@@ -19,9 +19,9 @@ def stream_seed(root: int, stream: str, *key: int | str) -> int:
     Not `root + rank` or `hash()`: neighbouring roots would share streams (Fujitsu's published
     seeds give two of its five runs the same 473 per-rank seeds).
     """
-    words = ("rn50", root, stream, *key)
-    text = ":".join(map(str, words))
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    parts = ("rn50", root, stream, *key)
+    name = ":".join(map(str, parts))
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

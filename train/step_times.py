@@ -180,11 +180,13 @@ def phases_ms(stamps: NDArray[np.float64], begun_s: float) -> NDArray[np.float32
     """(steps, columns) in ms, from (steps, 6) stamps and the end of the update before them; NaN:
     the first step begins when its batch is asked for. What ends before the phase before it took 0.
     """
-    before = np.append(begun_s, stamps[:, _UPDATE])[: len(stamps)]
-    before = np.where(np.isnan(before), stamps[:, _ASKED], before)
-    ends = np.column_stack([before, stamps])
+    previous_end_s = np.append(begun_s, stamps[:, _UPDATE])[: len(stamps)]
+    previous_end_s = np.where(
+        np.isnan(previous_end_s), stamps[:, _ASKED], previous_end_s
+    )
+    ends = np.column_stack([previous_end_s, stamps])
     phases = np.diff(np.maximum.accumulate(ends, axis=1), axis=1)
-    lead = np.maximum(0.0, before - stamps[:, _BATCH])
+    lead = np.maximum(0.0, previous_end_s - stamps[:, _BATCH])
     return (1e3 * np.column_stack([phases, lead])).astype(np.float32)
 
 

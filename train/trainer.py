@@ -96,6 +96,7 @@ class Trainer:
 
     @property
     def run(self) -> Run:
+        """The config."""
         return self.context.run
 
     def device_done(self) -> Moment:
@@ -104,6 +105,7 @@ class Trainer:
 
     @property
     def plan(self) -> Plan:
+        """Its durations as steps."""
         return self.context.plan
 
 
@@ -188,14 +190,14 @@ def overlapped(
         serial: one after the other, for comparison and for debugging.
     """
     pool = ThreadPoolExecutor(1 if serial else cores, thread_name_prefix="startup")
-    beside = pool if serial else ThreadPoolExecutor(1, thread_name_prefix="connect")
-    connecting = beside.submit(connect)
+    connector = pool if serial else ThreadPoolExecutor(1, thread_name_prefix="connect")
+    connecting = connector.submit(connect)
     results = [pool.submit(action) for action in computing]
     try:
         for future in as_completed([connecting, *results]):
             future.result()
     finally:
-        for threads in (pool, beside):
+        for threads in (pool, connector):
             threads.shutdown(wait=False, cancel_futures=True)
     return [future.result() for future in results]
 
@@ -308,9 +310,9 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
     oneDNN's and cuDNN's kernels) is made here and kept, and the next step finds its own shape.
     """
     present = plan.segment_of_step(step + 1)
-    left = plan.segments[plan.segments.index(present) :]
-    others = {segment.per_rank for segment in left} - {present.per_rank}
-    return [*sorted(others, reverse=True), present.per_rank]
+    segments = plan.segments[plan.segments.index(present) :]
+    later = {segment.per_rank for segment in segments} - {present.per_rank}
+    return [*sorted(later, reverse=True), present.per_rank]
 
 
 def verify_replicas(
@@ -321,6 +323,12 @@ def verify_replicas(
 
     Ends with one reduction, so that each group has its connections and its place in Horovod's
     response cache.
+
+    Args:
+        context: this process.
+        comm: the ranks.
+        model: whose weights rank 0 broadcasts, if the config says so.
+        digest: of the weights of this rank.
     """
     if context.run.startup.weights == "broadcast" and context.resumed is None:
         comm.broadcast_(model.net.collect_params())

@@ -54,10 +54,10 @@ def trial_losses(
     updater = updater_for(operators, trainable(net), settings, buckets, scaler=scaler)
     criterion = operators.criterion(net, loss, buckets)
     rng = np.random.default_rng(1)
-    drawn = rng.normal(size=(BATCH, 3, PX, PX))
+    pixels = rng.normal(size=(BATCH, 3, PX, PX))
     if layout == "NHWC":
-        drawn = drawn.transpose(TO_NHWC)
-    images = nd.array(drawn.astype(np.float32), ctx)
+        pixels = pixels.transpose(TO_NHWC)
+    images = nd.array(pixels.astype(np.float32), ctx)
     labels = nd.array(np.arange(BATCH) % CLASSES, ctx)
     means = []
     for step in range(1, STEPS + 1):

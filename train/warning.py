@@ -8,8 +8,8 @@ WARNING = "rn50: warning: "
 """Begins a warning, in stderr.log as well: there the launcher looks for it."""
 
 
-def warn(text: str) -> None:
+def warn(message: str) -> None:
     """A warning of rank 0: at once to people, and to stderr.log, which the launcher quotes at the
     end."""
     for stream in (sys.stdout, sys.stderr):
-        print(f"{WARNING}{text}", file=stream, flush=True)
+        print(f"{WARNING}{message}", file=stream, flush=True)

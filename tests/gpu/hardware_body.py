@@ -385,7 +385,7 @@ def calls(options: Options, batch: int) -> None:
     settings = nd.array(words, context, dtype="int64")
     writer = operators.writer(steps.net, steps.images.shape, settings)
     writer.forward(training=True)
-    writer.loss(steps.loss.other, operators.shared.loss_sum)
+    writer.loss(steps.loss.off_target, operators.shared.loss_sum)
     writer.backward()
     stream = operators.module.device.stream
     made = [call for _, call in writer.tape.calls(operators.shared.arena)]

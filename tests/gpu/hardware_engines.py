@@ -3,7 +3,6 @@ take on this GPU, and the time of each engine. A row a graph and engine, the fus
 
 from __future__ import annotations
 
-import ctypes
 import math
 import statistics
 from collections import Counter
@@ -77,9 +76,9 @@ def plain(shapes: Convolving) -> Iterator[tuple[str, Operations]]:
     from rn50.train.gpu import backend
 
     for name, kind in (
-        ("forward", backend.FORWARD),
-        ("data", backend.BACKWARD_DATA),
-        ("filter", backend.BACKWARD_FILTER),
+        ("forward", backend.Kind.FORWARD),
+        ("data", backend.Kind.BACKWARD_DATA),
+        ("filter", backend.Kind.BACKWARD_FILTER),
     ):
         x = backend._maps("x", shapes.x)
         y = backend._maps("y", shapes.y)
@@ -91,13 +90,12 @@ def every_plan(engines: Backend, operations: Operations) -> Iterator[Plan]:
     from rn50.train.gpu import backend
 
     graph = engines._graph(operations)
-    count = ctypes.c_int64()
-    engines._get(graph, ENGINES, backend._INT64, ctypes.byref(count))
-    for number in range(count.value):
+    (count,) = engines._get(graph, ENGINES, backend.Type.INT64)
+    for number in range(count):
         values = (backend._made(graph), backend._int64(number))
         try:
-            engine = backend._made(engines._make(backend._ENGINE, values))
-            configuration = engines._make(backend._CONFIGURATION, (engine,))
+            engine = backend._made(engines._make(backend.Kind.ENGINE, values))
+            configuration = engines._make(backend.Kind.CONFIGURATION, (engine,))
         except backend._RefusedError:
             continue
         yield from engines._planned([configuration])
@@ -134,14 +132,14 @@ def measured(
 
 def tensors(part: Any) -> Iterator[tuple[str, int]]:
     """Those of operations that lie in memory, by name, with their bytes."""
-    from rn50.train.gpu.backend import TENSOR, Described
+    from rn50.train.gpu.backend import Described, Kind
 
     if not isinstance(part, Described):
         if type(part) is tuple:
             for each in part:
                 yield from tensors(each)
         return
-    if part.kind != TENSOR:
+    if part.kind is not Kind.TENSOR:
         yield from tensors(part.values)
         return
     _, dtype, sides, _, _, _, number, virtual = part.values

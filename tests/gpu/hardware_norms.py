@@ -28,7 +28,7 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     shape = steps.images.shape
     writer = operators.writer(steps.net, shape, operators.settings())
     writer.forward(training=True)
-    writer.loss(steps.loss.other, operators.shared.loss_sum)
+    writer.loss(steps.loss.off_target, operators.shared.loss_sum)
     writer.backward()
     tape = writer.tape
     made = tape.calls(operators.shared.arena)

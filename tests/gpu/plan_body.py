@@ -86,7 +86,7 @@ def size_of_a_step(steps: Steps) -> dict[str, int]:
     shape = steps.images.shape
     writer = operators.writer(steps.net, shape, operators.settings())
     writer.forward(training=True)
-    writer.loss(steps.loss.other, operators.shared.loss_sum)
+    writer.loss(steps.loss.off_target, operators.shared.loss_sum)
     writer.backward()
     tape = writer.tape
     kernels = [entry for entry in tape.entries if entry.blocks]

@@ -28,6 +28,7 @@ from tests.waiting import wait_until
 PATIENCE_S = 60.0
 TRAINING = ("epoch 1", "epoch 3")
 
+BEAT = b'{"beat": true}\n'
 WAITS = Line("train/communication/communicator.py:120 barrier", in_engine=True)
 FETCHES = Line("data/pipeline.py:90 next")
 
@@ -285,17 +286,15 @@ def test_a_stranger_is_cut_off_and_changes_nothing(
         stranger.sendall(data)
         assert stranger.recv(10) == b""
     rank = Rank(watchdog, 0)
-    assert rank.socket.recv(5) == b"beat\n"
+    assert rank.lines.readline() == BEAT
     assert watchdog.lost is None
     assert watchdog.failures == []
 
 
-def lines_until(rank: Rank, begin: bytes) -> list[bytes]:
-    """What the launcher says up to a line that begins so."""
-    lines: list[bytes] = []
-    while not lines or not lines[-1].startswith(begin):
-        lines.append(rank.lines.readline())
-    return lines
+def first_with(rank: Rank, key: str) -> dict[str, Any]:
+    """The next message of the launcher that has this key."""
+    messages = map(json.loads, rank.lines)
+    return next(message for message in messages if key in message)
 
 
 def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(
@@ -304,13 +303,14 @@ def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(
     """Ctrl-C in start-up: such a rank trained on until the launcher's grace was over."""
     first = Rank(watchdog, 0)
     watchdog.request_stop("SIGTERM")
-    lines_until(first, b"hold")
+    first_with(first, "hold")
     first.say(begun=7)
     last = Rank(watchdog, 1)
-    lines_until(last, b"hold")
+    first_with(last, "hold")
     last.say(begun=9)
     for rank in (first, last):
-        assert lines_until(rank, b"stop")[-1] == b"stop 9 SIGTERM\n"
+        message = first_with(rank, "stop_after")
+        assert message == {"stop_after": 9, "by": "SIGTERM"}
 
 
 def test_the_first_to_fall_silent_is_blamed(watchdog: Watchdog) -> None:
@@ -318,7 +318,7 @@ def test_the_first_to_fall_silent_is_blamed(watchdog: Watchdog) -> None:
     for rank in ranks:
         rank.beat("epoch 1", 6)
         for _ in range(2):
-            assert rank.socket.recv(5) == b"beat\n"
+            assert rank.lines.readline() == BEAT
     silent = watchdog._silent(time.monotonic() + 1e6)
     assert silent is not None
     assert silent.rank == 1

@@ -75,7 +75,7 @@ def test_losses_and_their_gradients_are_mxnets(
     with mx.autograd.record():
         expected = loss(wide, nd.array(labels))
     expected.backward()
-    losses, gradient = losses_of(logits, labels, loss.other, scale)
+    losses, gradient = losses_of(logits, labels, loss.off_target, scale)
     assert_allclose(losses, expected.asnumpy(), rtol=3e-6, atol=3e-6)
     assert_allclose(
         gradient.astype("float32") / scale,

@@ -6,7 +6,7 @@ from operator import attrgetter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.train.gpu.memory import ALIGN_BYTES, Buffer, place
+from rn50.train.gpu.memory import ALIGN_BYTES, Buffer, lay_out
 
 USES = st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 12))
 
@@ -18,7 +18,7 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
         buffer = Buffer(size_bytes)
         buffer.calls += range(first, first + length + 1)
         buffers.append(buffer)
-    end_bytes = place(buffers)
+    end_bytes = lay_out(buffers)
     for pair in combinations(buffers, 2):
         low, high = sorted(pair, key=attrgetter("offset", "size_bytes"))
         apart = low.offset + low.size_bytes <= high.offset
@@ -32,4 +32,4 @@ def test_a_place_is_used_again() -> None:
     buffers = [Buffer(1024) for _ in range(4)]
     for number, buffer in enumerate(buffers):
         buffer.calls.append(2 * number)
-    assert place(buffers) == 1024
+    assert lay_out(buffers) == 1024

@@ -234,7 +234,8 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
 
     def stop_at_once(context: RunContext, tensors: Sequence[str]) -> None:
         start_clock(context, tensors)
-        context.stop.stop_after(context.stop.hold(), "asked")
+        hold = context.stop.hold
+        hold.stop_after(hold.answer(), "asked")
 
     with monkeypatch.context() as patch:
         patch.setattr(RunContext, "start_clock", stop_at_once)

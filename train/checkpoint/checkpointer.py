@@ -70,12 +70,12 @@ class Checkpointer:
         context = self._trainer.context
         step = context.state.step
         self._saved_step = step
-        before = context.timeline.phase
+        phase = context.timeline.phase
         context.log.save_start(step, self._trainer.device_done())
         with context.timeline.span("checkpoint"):
             self.finish()
             snapshot = collect(self._trainer)
-        context.timeline.phase = before  # the thread is not what this rank does
+        context.timeline.phase = phase  # the thread is not what this rank does
         context.log.save_stop(step)
         if snapshot is not None:
             self._running = self._pool.submit(self._write, snapshot, is_best)

@@ -117,7 +117,11 @@ def write_checkpoint(
 ) -> None:
     """Write a file that appears complete or not at all. Raises OSError.
 
-    `logs`: the files whose lengths `meta` has; they are on the disk before the checkpoint is.
+    Args:
+        path: where it appears.
+        meta: everything but the arrays.
+        arrays: by their names.
+        logs: the files whose lengths `meta` has; they are on the disk before it.
     """
     import numpy as np
     from safetensors.numpy import save
@@ -127,8 +131,8 @@ def write_checkpoint(
         "meta": meta.model_dump_json(),
     }
     # Of another array than a contiguous one safetensors would take other elements.
-    held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    data = memoryview(save(held, metadata))
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    data = memoryview(save(contiguous, metadata))
     digest = hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     digest_field = f'"{digest}"'.encode()
@@ -179,15 +183,15 @@ def _read_header(file: BinaryIO) -> bytes:
 
 def _check_shapes(path: Path, tensors: Any, expected: Shapes) -> None:
     """Check an open safetensors file, whose library has checked that they fit its size."""
-    held = set(tensors.keys())
+    names = set(tensors.keys())
     for name, (shape, dtype) in sorted(expected.items()):
-        wanted = f"{dtype} {list(shape)}"
+        form = f"{dtype} {list(shape)}"
         present = "no such array"
-        if name in held:
-            about = tensors.get_slice(name)
-            type_held = about.get_dtype()
-            present = f"{_DTYPES.get(type_held, type_held)} {list(about.get_shape())}"
-        if present != wanted:
+        if name in names:
+            array = tensors.get_slice(name)
+            type_held = array.get_dtype()
+            present = f"{_DTYPES.get(type_held, type_held)} {list(array.get_shape())}"
+        if present != form:
             raise UserError(
-                f"{path}: {name[:200]}: {wanted} expected, found {present}"[:600]
+                f"{path}: {name[:200]}: {form} expected, found {present}"[:600]
             )

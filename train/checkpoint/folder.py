@@ -50,9 +50,9 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint of a run that is trusted and whole, and what is wrong with those that
     are newer. Raises UserError: a failure of the run cannot be read, or the folder is a link out of
     the one in which it lies."""
-    found = checkpoints_of_run(in_its_folder(folder))
-    problems = [found.doubt] * bool(found.doubtful)
-    for path in reversed(found.trusted):
+    checkpoints = checkpoints_of_run(in_its_folder(folder))
+    problems = [checkpoints.doubt] if checkpoints.doubtful else []
+    for path in reversed(checkpoints.trusted):
         try:
             checkpoint = read_checkpoint(path)
             checkpoint.verify()
@@ -69,9 +69,9 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
     """
     is_file = path.suffix == ".ckpt"
     folder = path.parent if is_file else in_its_folder(RunFolder(path).checkpoints)
-    found = checkpoints_of_run(folder)
-    if found.doubtful and (not is_file or path in found.doubtful):
-        say(f"rn50: warning: {found.doubt}", to=sys.stderr)
+    checkpoints = checkpoints_of_run(folder)
+    if checkpoints.doubtful and (not is_file or path in checkpoints.doubtful):
+        say(f"rn50: warning: {checkpoints.doubt}", to=sys.stderr)
     if is_file:
         return read_checkpoint(path)
     first = path / "run_0"
@@ -116,18 +116,18 @@ def prune(
     if they are given."""
     paths = checkpoints_in(folder)
     agreed = [path for path in paths if step_of(path) <= (agreed_step or 0)]
-    kept = [*paths[-keep:], *agreed[-1:], unmarked]
+    remaining = [*paths[-keep:], *agreed[-1:], unmarked]
     for path in paths:
-        if path not in kept:
+        if path not in remaining:
             path.unlink()
 
 
 def remove_after(folder: Path, checkpoint: Checkpoint | None) -> None:
     """Remove doubtful checkpoints, and those newer than `checkpoint`, if it is given."""
-    found = checkpoints_of_run(folder)
-    for path in found.doubtful:
+    checkpoints = checkpoints_of_run(folder)
+    for path in checkpoints.doubtful:
         path.unlink()
-    for path in found.trusted:
+    for path in checkpoints.trusted:
         if checkpoint and step_of(path) > checkpoint.meta.step:
             path.unlink()
 
@@ -147,17 +147,17 @@ def held_checkpoint(checkpoint: Checkpoint, path: Path) -> Checkpoint:
     Raises UserError: it is damaged."""
     _name_too(checkpoint.path.resolve(), path)
     try:
-        again = read_checkpoint(path)
-        again.verify()
+        renamed = read_checkpoint(path)
+        renamed.verify()
     except UserError as error:
         reason = str(error).replace(str(path), str(checkpoint.path))
         raise UserError(reason) from None
-    return again
+    return renamed
 
 
-def _name_too(path: Path, other: Path) -> None:
+def _name_too(path: Path, name: Path) -> None:
     try:
-        os.link(path, other)
+        os.link(path, name)
     except OSError:
-        copy_file(path, other)
-        sync(other)
+        copy_file(path, name)
+        sync(name)

@@ -41,10 +41,10 @@ def export_model(checkpoint: Checkpoint, folder: Path, *, onnx: bool) -> None:
     net(mx.nd.zeros(shape)).wait_to_read()  # MXNet exports what it has run
     prefix = folder / PREFIX
     net.export(str(prefix))
-    about = describe(checkpoint, run)
-    (folder / f"{PREFIX}.json").write_text(json.dumps(about, indent=1) + "\n")
+    description = describe(checkpoint, run)
+    (folder / f"{PREFIX}.json").write_text(json.dumps(description, indent=1) + "\n")
     if onnx:
-        write_onnx(prefix, shape, about)
+        write_onnx(prefix, shape, description)
 
 
 def build_evaluation_network(checkpoint: Checkpoint, run: Run) -> Any:
@@ -107,9 +107,11 @@ def class_names(data: Data, image_set: str) -> dict[str, list[str]]:
     return {}
 
 
-def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> None:
+def write_onnx(
+    prefix: Path, shape: tuple[int, ...], description: dict[str, Any]
+) -> None:
     """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it. Its
-    metadata has `about` as JSON."""
+    metadata has the description as JSON."""
     import onnx
     from mxnet.onnx import export_model as convert
     from mxnet.onnx.mx2onnx import _op_translations
@@ -131,11 +133,11 @@ def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> N
     # MXNet writes operators of this set, and the newest that onnx has as its number.
     model.opset_import[0].version = _OPSET
     model.ir_version = _FORMAT
-    held = {weights.name for weights in model.graph.initializer}
+    weight_names = {weights.name for weights in model.graph.initializer}
     for value in list(model.graph.input):
         # as an input a weight is no constant: slower, warnings
-        if value.name in held:
+        if value.name in weight_names:
             model.graph.input.remove(value)
-    onnx.helper.set_model_props(model, {PREFIX: json.dumps(about)})
+    onnx.helper.set_model_props(model, {PREFIX: json.dumps(description)})
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)

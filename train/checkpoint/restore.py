@@ -29,8 +29,17 @@ def restore(
 
     At another rank count every rank gets the batch-norm statistics that an evaluation would have
     made of those of the ranks that took part: their mean, or with `eval.bn_stats=batch` those of
-    all their images. `bn_stats`: in place of the recorded run's. Raises UserError: the file is torn
-    or damaged, or an array is missing or has another shape or type."""
+    all their images. Raises UserError: the file is torn or damaged, or an array is missing or
+    has another shape or type.
+
+    Args:
+        checkpoint: which is read.
+        net: gets the weights and statistics.
+        updater: gets its arrays and the loss scale, where a run goes on.
+        rank: of this process.
+        ranks: of this run; the checkpoint may have been written by another number.
+        bn_stats: in place of the recorded run's `eval.bn_stats`.
+    """
     arrays = weight_arrays(net)
     if updater is not None:
         arrays |= updater.arrays()
@@ -39,13 +48,13 @@ def restore(
     rows = meta.statistics_rows
     shapes = _shapes(arrays)
     shapes |= _shapes(statistics, rows)
-    held = checkpoint.load(shapes)
-    values = dict(held)
+    stored = checkpoint.load(shapes)
+    values = dict(stored)
     active = active_ranks(checkpoint)
     recorded = recorded_run(checkpoint).eval.bn_stats
     is_of_batch = (bn_stats or recorded) == "batch"
     for name in statistics:
-        of_ranks = held[name]
+        of_ranks = stored[name]
         if rows == 1:
             values[name] = of_ranks[0]
             continue
@@ -56,7 +65,7 @@ def restore(
         values[name] = of_active.mean(axis=0, dtype=np.float64)
         if is_of_batch and name.endswith("var"):
             stem = name.removesuffix("var")
-            means = held[f"{stem}mean"]
+            means = stored[f"{stem}mean"]
             means_of_active = means[:active]
             values[name] += means_of_active.var(axis=0, dtype=np.float64)
     for name, array in (arrays | statistics).items():

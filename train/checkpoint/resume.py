@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,7 +15,7 @@ from ...config.plan import build_plan, spread
 from ...config.recorded import RESUME, load_recorded
 from ...config.schema import Run
 from ...host.errors import UserError
-from ..communication.identity import image_set_in
+from ..communication.identity import image_set_in, shown
 from .file import Checkpoint
 
 # What may differ: none of it changes what is learned; the number of ranks changes bits.
@@ -41,14 +39,14 @@ _SHARES = ("batch.per_rank", "batch.active_ranks", "batch.changes")
 def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
     """Raise UserError naming the first key in which config and checkpoint differ, or both image
     sets, or the set that is not there and from which the config has its counts."""
-    then = dict(flatten(checkpoint.meta.config))
-    now = dict(flatten(loaded.to_dict()))
+    recorded = dict(flatten(checkpoint.meta.config))
+    current = dict(flatten(loaded.to_dict()))
     other_ranks = loaded.run.system.world_size != checkpoint.meta.ranks
     folder = Path(loaded.run.data.path)
     # each node has its part
     bound = ("system.nodes",) if loaded.run.data.shards else ()
-    for key in sorted(then.keys() | now.keys()):
-        if then.get(key) == now.get(key):
+    for key in sorted(recorded.keys() | current.keys()):
+        if recorded.get(key) == current.get(key):
             continue
         if key.startswith(FREE) and key not in bound:
             continue
@@ -59,24 +57,24 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
                 f"data.path: {explain_missing(folder)}; if the set was moved: data.path=FOLDER"
             )
         raise UserError(
-            f"{key}: {_show(then, key)} expected, as in {checkpoint.path}, found "
-            f"{_show(now, key)}; only the same config can go on from a checkpoint"
+            f"{key}: {shown(recorded, key)} expected, as in {checkpoint.path}, found "
+            f"{shown(current, key)}; only the same config can go on from a checkpoint"
         )
-    before = _batches_of(recorded_run(checkpoint))
+    recorded_batches = _batches_of(recorded_run(checkpoint))
     batches = _batches_of(loaded.run)
-    if batches != before:
+    if batches != recorded_batches:
         raise UserError(
-            f"batch: global batches by epoch {before} expected, as in {checkpoint.path}, "
+            f"batch: global batches by epoch {recorded_batches} expected, as in {checkpoint.path}, "
             f"found {batches}: keep ranks x batch.per_rank"
         )
     expected = checkpoint.meta.image_set
-    here = image_set_in(folder)
+    image_set = image_set_in(folder)
     # None here, as on the login node of a cluster: each rank looks where it runs.
-    if here not in (None, expected):
+    if image_set not in (None, expected):
         raise UserError(
             f"data.path: the image set of manifest {expected} expected, as in {checkpoint.path}, "
-            f"found {here} in {folder}; a run resumes with the same image set only, wherever it "
-            "lies"
+            f"found {image_set} in {folder}; a run resumes with the same image set only, "
+            "wherever it lies"
         )
 
 
@@ -92,8 +90,8 @@ def resumed_config(
     """
     loaded = load_recorded(source, overrides, RESUME)
     ranks = loaded.run.system.world_size
-    given = any(text.partition("=")[0] in _SHARES for text in overrides)
-    if ranks == checkpoint.meta.ranks or given:
+    sets_shares = any(override.partition("=")[0] in _SHARES for override in overrides)
+    if ranks == checkpoint.meta.ranks or sets_shares:
         return loaded
     shares = keep_batches(recorded_run(checkpoint), ranks)
     return load_recorded(source, overrides + shares, RESUME)
@@ -133,7 +131,3 @@ def _batches_of(run: Run) -> dict[int, int]:
     """First epoch -> global batch from there on."""
     segments = build_plan(run).segments
     return {segment.first_epoch: segment.global_batch_size for segment in segments}
-
-
-def _show(tree: Mapping[str, Any], key: str) -> str:
-    return repr(tree[key])[:100] if key in tree else "nothing"

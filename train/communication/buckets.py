@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from mxnet import autograd, nd
+from mxnet import nd
 
 from ...config.groups import gradient_groups
 from ...host.errors import UserError
+from ..gluon_private import lay_gradient
 from ..operators import Operators
 
 ALIGN_BYTES = 128
@@ -34,6 +35,7 @@ def lay_out_gradients(
     tensors, 0.4 % of the bytes) leave their groups and go last, in one of their own.
 
     Args:
+        operators: of the device where the gradients live.
         parameters: initialised, first layer first.
         rule: see `config.groups.gradient_groups`.
         parts: the length of each array is a multiple of it, so that it can be cut into equal parts.
@@ -58,23 +60,20 @@ def lay_out_gradients(
         raise UserError(f"comm.groups: {error}") from None
     # The rule counts all tensors, as Fujitsu's does: 3, 21, 57, 80 of 161, batch norm among them.
     members = [[i for i in group if types[i] == common] for group in groups]
-    others = [i for i in range(len(types)) if types[i] != common]
-    members.append(others[::-1])
-    buckets = []
-    for group in members:
-        laid = [parameters[i] for i in group]
-        if laid:
-            buckets.append(_flatten(laid, operators, parts))
-    return buckets
+    rest = [i for i in range(len(types)) if types[i] != common]
+    members.append(rest[::-1])
+    return [
+        _flatten([parameters[i] for i in group], operators, parts)
+        for group in members
+        if group
+    ]
 
 
 def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
-    weights = [p.data() for p in parameters]
-    shapes = [weight.shape for weight in weights]
-    flat, views = side_by_side(operators, shapes, weights[0].dtype, parts)
-    for p, weight, view in zip(parameters, weights, views, strict=True):
-        p._grad = [view]  # as Parameter._init_grad does with arrays of its own
-        autograd.mark_variables([weight], [view], p.grad_req)
+    shapes = [p.shape for p in parameters]
+    flat, views = side_by_side(operators, shapes, parameters[0].dtype, parts)
+    for p, view in zip(parameters, views, strict=True):
+        lay_gradient(p, view)
     return flat
 
 
@@ -82,7 +81,14 @@ def side_by_side(
     operators: Operators, shapes: Sequence[tuple[int, ...]], dtype: Any, parts: int = 1
 ) -> tuple[nd.NDArray, list[nd.NDArray]]:
     """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
-    a boundary of ALIGN_BYTES."""
+    a boundary of ALIGN_BYTES.
+
+    Args:
+        operators: of the device.
+        shapes: of the views.
+        dtype: of the array.
+        parts: in which the array is to be cut.
+    """
     step = ALIGN_BYTES // np.dtype(dtype).itemsize
     ends = [0]
     for shape in shapes:

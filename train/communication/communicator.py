@@ -54,7 +54,7 @@ class Communicator:
         """The last group of each type that backward completes (batch norm's may be its
         own)."""
         self._halves: dict[int, NDArray] = {}
-        """Where a group travels as float16, by its number."""
+        """The arrays in which groups travel as float16, by the numbers of the groups."""
         self.agreed_step: int | None = None
         """The last step after which all ranks held the same weights; None: never compared."""
         self.agreed_digest = b""
@@ -171,8 +171,8 @@ class Communicator:
 
     def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
-        words = np.frombuffer(data, dtype=np.int32)
-        row = nd.array(words[None], dtype="int32")
+        numbers = np.frombuffer(data, dtype=np.int32)
+        row = nd.array(numbers[None], dtype="int32")
         rows = hvd.allgather(row, name=name)
         return [row.tobytes() for row in rows.asnumpy()]
 
@@ -203,8 +203,8 @@ class Communicator:
         rows = self.gather_bytes(b"".join(digests.values()), "digest")
         parts = defaultdict[Division, list[str]](list)
         for number, part in enumerate(digests):
-            place = slice(16 * number, 16 * number + 16)
-            division = divide([row[place] for row in rows])
+            digest = slice(16 * number, 16 * number + 16)
+            division = divide([row[digest] for row in rows])
             if division.differ:
                 parts[division].append(part)
         if not parts:

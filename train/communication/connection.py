@@ -60,6 +60,7 @@ class Connection:
 
     @property
     def process_sets(self) -> list[ProcessSet]:
+        """The process sets of the rows and columns of a torus; empty without one."""
         return [*self.rows, *self.columns]
 
     def begin(self) -> None:

@@ -70,15 +70,16 @@ def differences(
     first: Identity, second: Identity, form: str = "{} expected, found {}"
 ) -> Iterator[str]:
     """Each name whose value differs, as a line for a message. `form`: for the two values."""
-    for part, then in first.items():
-        now = second[part]
-        for name in sorted(then.keys() | now.keys()):
-            if then.get(name) != now.get(name):
-                values = form.format(_shown(then, name), _shown(now, name))
+    for part, usual in first.items():
+        odd = second[part]
+        for name in sorted(usual.keys() | odd.keys()):
+            if usual.get(name) != odd.get(name):
+                values = form.format(shown(usual, name), shown(odd, name))
                 yield f"{part}: {name} {values}"
 
 
-def _shown(values: Mapping[str, Any], name: str) -> str:
+def shown(values: Mapping[str, Any], name: str) -> str:
+    """The value of a name, if there is one, in a message."""
     return show(values[name]) if name in values else "nothing"
 
 
@@ -99,25 +100,27 @@ class Division(NamedTuple):
 
     @property
     def differ(self) -> bool:
+        """Whether not all ranks have the same value."""
         return len(self.groups) > 1
 
     @property
     def odd(self) -> list[int]:
         """Ranks without the value that more than half of all have. Empty where no value is that of
         so many: nobody can tell which ranks are right."""
-        usual, *others = self.groups
-        if len(usual) <= sum(map(len, others)):
+        usual, *rest = self.groups
+        if len(usual) <= sum(map(len, rest)):
             return []
-        return sorted(chain(*others))
+        return sorted(chain(*rest))
 
     def named(self, names: Sequence[str], what: str) -> str:
         """Which ranks differ in `what`, or may be those that do. `names`: of all ranks."""
         if odd := self.odd:
-            shown = ", ".join(names[rank] for rank in odd[:_MOST_SHOWN])
-            return f"{len(odd)} of {len(names)} ranks, {shown} in {what}"
+            listed = ", ".join(names[rank] for rank in odd[:_MOST_SHOWN])
+            return f"{len(odd)} of {len(names)} ranks, {listed} in {what}"
         sides = []
         for first, *more in self.groups[:_MOST_SHOWN]:
-            sides.append(names[first] + f" and {len(more)} more" * bool(more))
+            extra = f" and {len(more)} more" if more else ""
+            sides.append(f"{names[first]}{extra}")
         ranks = "two" if len(names) == 2 else len(names)
         doubt = f"which one cannot be told from {ranks}"
         return f"{' or '.join(sides)} in {what}: {doubt}"

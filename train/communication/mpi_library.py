@@ -78,19 +78,19 @@ def _family_by_name(name: str) -> Family | None:
 
 def family_of(version: str) -> Family | None:
     """Whose library it is, by the text of its MPI_Get_library_version."""
-    for words, family in _BY_VERSION:
-        if words in version:
+    for product, family in _BY_VERSION:
+        if product in version:
             return family
     return None
 
 
 def library_version(path: str) -> str:
     """The text of MPI_Get_library_version, which needs no MPI_Init; empty: there is none."""
-    text = ctypes.create_string_buffer(_LONGEST_VERSION)
+    version = ctypes.create_string_buffer(_LONGEST_VERSION)
     length = ctypes.c_int()
     try:
         tell = ctypes.CDLL(path).MPI_Get_library_version
     except (OSError, AttributeError):  # not there, or of before MPI 3
         return ""
-    tell(text, ctypes.byref(length))
-    return text.value.decode(errors="replace")
+    tell(version, ctypes.byref(length))
+    return version.value.decode(errors="replace")

@@ -41,19 +41,19 @@ def gpu_code(path: Path) -> dict[str, set[int]]:
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):
-        place = data.find(_MAGIC)
-        while 0 <= place <= len(data) - _FATBIN.size:
-            _, version, header, size = _FATBIN.unpack_from(data, place)
-            end = place + header + size
-            entry = place + header
+        offset = data.find(_MAGIC)
+        while 0 <= offset <= len(data) - _FATBIN.size:
+            _, version, header, size = _FATBIN.unpack_from(data, offset)
+            end = offset + header + size
+            entry = offset + header
             if (version, header) != (1, _FATBIN.size) or end > len(data):
-                end = place + 1  # the same four bytes as part of something else
+                end = offset + 1  # the same four bytes as part of something else
             while entry + _ENTRY.size <= end:
                 form, skip, payload, sm = _ENTRY.unpack_from(data, entry)
                 if form in _FORMS:
                     code.setdefault(_FORMS[form], set()).add(sm)
                 entry += max(skip + payload, _ENTRY.size)
-            place = data.find(_MAGIC, end)
+            offset = data.find(_MAGIC, end)
     return code
 
 

@@ -79,11 +79,11 @@ def read_gpus(
 
 def _driver_release(version_file: Path) -> str | None:
     try:
-        text = version_file.read_text(errors="replace")
+        version = version_file.read_text(errors="replace")
     except OSError:
         return None
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023
-    release = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    release = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", version)
     return release[1] if release else None
 
 

@@ -8,107 +8,114 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
-SINGLE = 0
-HALF = 2
-"""cudnnDataType_t."""
 WORKSPACE_BYTES = 4 << 30
-"""The most of a plan or of an algorithm."""
+"""The most workspace that a plan or an algorithm may ask for."""
 
 Shape = tuple[int, int, int, int]
 """Images, height, width, channels; of a filter: channels out, height, width, channels in."""
 
-_HANDLE = 0
-_DATA_TYPE = 1
-_BOOLEAN = 2
-_INT64 = 3
-_FLOAT = 4
-_POINTER = 6
-_CONVOLUTION_MODE = 7
-_HEURISTICS_MODE = 8
-_NOTE = 11
-_POINTWISE_MODE = 14
-_DESCRIPTOR = 15
-_STATISTICS_MODE = 16
-"""cudnnBackendAttributeType_t."""
-_C_TYPES: dict[int, Any] = {
-    _HANDLE: ctypes.c_void_p,
-    _BOOLEAN: ctypes.c_bool,
-    _INT64: ctypes.c_int64,
-    _FLOAT: ctypes.c_float,
-    _POINTER: ctypes.c_void_p,
-    _DESCRIPTOR: ctypes.c_void_p,
-}
-"""Of the others: an enumeration's."""
 
-_POINTWISE = 0
-_CONVOLUTION = 1
-_ENGINE = 2
-_CONFIGURATION = 3
-_HEURISTICS = 4
-_PLAN = 5
-FORWARD = 10
-BACKWARD_FILTER = 11
-BACKWARD_DATA = 12
-_POINTWISE_OPERATION = 13
-_STATISTICS = 14
-_GRAPH = 15
-_PACK = 16
-TENSOR = 17
-_NORM_BACK = 23
-"""cudnnBackendDescriptorType_t."""
+class DataType(IntEnum):
+    """cudnnDataType_t."""
 
-_FIRST_ATTRIBUTE = {
-    _POINTWISE: 0,
-    _CONVOLUTION: 100,
-    _HEURISTICS: 200,
-    _CONFIGURATION: 300,
-    _PLAN: 400,
-    FORWARD: 700,
-    BACKWARD_DATA: 706,
-    BACKWARD_FILTER: 712,
-    _POINTWISE_OPERATION: 750,
-    _STATISTICS: 770,
-    _GRAPH: 800,
-    TENSOR: 900,
-    _PACK: 1000,
-    _ENGINE: 1300,
-    _NORM_BACK: 1620,
-}
-"""cudnnBackendAttributeName_t: those of a descriptor follow each other."""
+    SINGLE = 0
+    HALF = 2
+
+
+class Type(Enum):
+    """The type of an attribute's values: its number (cudnnBackendAttributeType_t), and what holds
+    one value."""
+
+    HANDLE = (0, ctypes.c_void_p)
+    DATA_TYPE = (1, ctypes.c_int)
+    BOOLEAN = (2, ctypes.c_bool)
+    INT64 = (3, ctypes.c_int64)
+    FLOAT = (4, ctypes.c_float)
+    POINTER = (6, ctypes.c_void_p)
+    CONVOLUTION_MODE = (7, ctypes.c_int)
+    HEURISTICS_MODE = (8, ctypes.c_int)
+    NOTE = (11, ctypes.c_int)
+    POINTWISE_MODE = (14, ctypes.c_int)
+    DESCRIPTOR = (15, ctypes.c_void_p)
+    STATISTICS_MODE = (16, ctypes.c_int)
+
+    def __init__(self, number: int, holder: Any) -> None:
+        self.number = number
+        self.holder = holder
+
+
+class Kind(Enum):
+    """The kind of a descriptor: its number (cudnnBackendDescriptorType_t), and that of its first
+    attribute (cudnnBackendAttributeName_t). The attributes of a descriptor follow each other."""
+
+    POINTWISE = (0, 0)
+    CONVOLUTION = (1, 100)
+    ENGINE = (2, 1300)
+    CONFIGURATION = (3, 300)
+    HEURISTICS = (4, 200)
+    PLAN = (5, 400)
+    FORWARD = (10, 700)
+    BACKWARD_FILTER = (11, 712)
+    BACKWARD_DATA = (12, 706)
+    POINTWISE_OPERATION = (13, 750)
+    STATISTICS = (14, 770)
+    GRAPH = (15, 800)
+    PACK = (16, 1000)
+    TENSOR = (17, 900)
+    NORM_BACK = (23, 1620)
+
+    def __init__(self, number: int, first_attribute: int) -> None:
+        self.number = number
+        self.first_attribute = first_attribute
+
+
+# Attributes that are read: of the heuristics, a configuration, a plan and an engine.
 _RESULTS = 202
 _ENGINE_OF = 300
 _WORKSPACE = 402
 _NOTES = 1303
 
-_ADD = 0
-_MULTIPLY = 1
-_SUBTRACT = 9
-_RELU = 100
-_RELU_BACK = 200
-"""cudnnPointwiseMode_t."""
-_INSTANT = 0
-_FALLBACK = 2
-"""cudnnBackendHeurMode_t."""
-_NONDETERMINISTIC = 4
-_MOST_NOTES = 9
-_MOST_CONFIGURATIONS = 32
-_ALIGN_BYTES = 16
+
+class Pointwise(IntEnum):
+    """cudnnPointwiseMode_t."""
+
+    ADD = 0
+    MULTIPLY = 1
+    SUBTRACT = 9
+    RELU = 100
+    RELU_BACK = 200
+
+
+class Heuristics(IntEnum):
+    """cudnnBackendHeurMode_t: what cuDNN answers at once, and what it knows as a way out."""
+
+    INSTANT = 0
+    FALLBACK = 2
+
+
+_SUM_AND_SQUARES = 0  # cudnnGenStatsMode_t
+_CROSS_CORRELATION = 1  # cudnnConvolutionMode_t
+_NONDETERMINISTIC = 4  # cudnnBackendNumericalNote_t, of which there are nine
+_MAX_NOTES = 9
+_MAX_CONFIGURATIONS = 32
+_ALIGN_BYTES = 16  # engines with tensor cores load vectors of so many bytes
 
 
 class Numbers(NamedTuple):
-    """The value of an attribute."""
+    """The values of an attribute."""
 
-    type: int
+    type: Type
     numbers: tuple[Any, ...]
 
 
 class Described(NamedTuple):
-    """A descriptor before cuDNN has made it. `values`: of its attributes from the first on; None is
-    left out."""
+    """A descriptor before cuDNN has made it, with the values of its attributes from the first on.
+    An attribute whose value is None is left out."""
 
-    kind: int
+    kind: Kind
     values: tuple[Any, ...]
 
 
@@ -126,14 +133,14 @@ class Convolving(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A graph that an engine takes: its descriptor, and the memory that it needs meanwhile."""
+    """How an engine computes a graph: cuDNN's descriptor, and the workspace that it needs."""
 
     descriptor: int
     workspace_bytes: int
 
 
 class _RefusedError(Exception):
-    """By cuDNN, with a status."""
+    """cuDNN does not take a descriptor; the arguments are the function and its status."""
 
 
 # --- graphs --------------------------------------------------------------------------------------
@@ -149,16 +156,16 @@ def forward(shapes: Convolving, *, normalises: bool = False) -> Operations:
     y = _maps("y", shapes.y)
     channels = shapes.y[-1]
     sums = [_of_channels(name, channels) for name in ("sum", "squares")]
-    mode = Numbers(_STATISTICS_MODE, (0,))
-    statistics = Described(_STATISTICS, (mode, _single, y, *sums))
-    return (*operations, _convolve(FORWARD, shapes, source, y), statistics)
+    mode = Numbers(Type.STATISTICS_MODE, (_SUM_AND_SQUARES,))
+    statistics = Described(Kind.STATISTICS, (mode, _single, y, *sums))
+    return (*operations, _convolve(Kind.FORWARD, shapes, source, y), statistics)
 
 
 def filter_back(shapes: Convolving) -> Operations:
     """The gradient w of a filter, whose input is ReLU of x `scale` + `bias`, by its output's y."""
     operations, source = _normalised(shapes.x, normalises=True)
     y = _maps("y", shapes.y)
-    return (*operations, _convolve(BACKWARD_FILTER, shapes, source, y))
+    return (*operations, _convolve(Kind.BACKWARD_FILTER, shapes, source, y))
 
 
 def data_back(
@@ -182,101 +189,118 @@ def data_back(
     x = _maps("norm_x", shape)
     masked = _maps("masked", shape)
     data = _between("data", shape)
-    joined = [(_ADD, _maps("joined", shape))] * joins
-    added = [(_ADD, _maps("z", shape))] * adds
+    joined = [(Pointwise.ADD, _maps("joined", shape))] if joins else []
+    added = [(Pointwise.ADD, _maps("z", shape))] if adds else []
     joining, gradient = _chain("g", shape, data, joined)
-    steps = [(_SUBTRACT, mean), (_MULTIPLY, inverse), (_MULTIPLY, scale), (_ADD, bias)]
+    steps = [
+        (Pointwise.SUBTRACT, mean),
+        (Pointwise.MULTIPLY, inverse),
+        (Pointwise.MULTIPLY, scale),
+        (Pointwise.ADD, bias),
+    ]
     normalising, value = _chain("v", shape, x, steps + added)
-    unset = (None,) * 4
-    of_relu = (_pointwise(_RELU_BACK), value, *unset, masked, gradient)
+    unset = (
+        None,
+    ) * 4  # second input, result and two factors: those of forward operations
+    of_relu = (_pointwise(Pointwise.RELU_BACK), value, *unset, masked, gradient)
     of_norm = (_single, mean, inverse, scale, x, masked, *sums)
     return (
-        _convolve(BACKWARD_DATA, shapes, data, _maps("y", shapes.y)),
+        _convolve(Kind.BACKWARD_DATA, shapes, data, _maps("y", shapes.y)),
         *joining,
         *normalising,
-        Described(_POINTWISE_OPERATION, of_relu),
-        Described(_NORM_BACK, of_norm),
+        Described(Kind.POINTWISE_OPERATION, of_relu),
+        Described(Kind.NORM_BACK, of_norm),
     )
 
 
 def _normalised(shape: Shape, *, normalises: bool) -> tuple[Operations, Described]:
     """What comes before a convolution, and its input."""
     x = _maps("x", shape)
-    scale, bias = (_of_channels(name, shape[-1], HALF) for name in ("scale", "bias"))
-    steps = [(_MULTIPLY, scale), (_ADD, bias), (_RELU, None)]
-    return _chain("v", shape, x, steps * normalises)
+    if not normalises:
+        return (), x
+    scale, bias = (
+        _of_channels(name, shape[-1], DataType.HALF) for name in ("scale", "bias")
+    )
+    steps = [(Pointwise.MULTIPLY, scale), (Pointwise.ADD, bias), (Pointwise.RELU, None)]
+    return _chain("v", shape, x, steps)
 
 
 def _chain(
     name: str,
     shape: Shape,
     value: Described,
-    steps: Sequence[tuple[int, Described | None]],
+    steps: Sequence[tuple[Pointwise, Described | None]],
 ) -> tuple[Operations, Described]:
     """Operations element by element one after the other, and the result of the last."""
     operations = []
     for number, (mode, operand) in enumerate(steps):
         result = _between(f"{name}{number}", shape)
         parts = (_pointwise(mode), value, operand, result)
-        operations.append(Described(_POINTWISE_OPERATION, parts))
+        operations.append(Described(Kind.POINTWISE_OPERATION, parts))
         value = result
     return tuple(operations), value
 
 
-_single = Numbers(_DATA_TYPE, (SINGLE,))
+_single = Numbers(Type.DATA_TYPE, (DataType.SINGLE,))
 
 
 def _int64(*numbers: int) -> Numbers:
-    return Numbers(_INT64, numbers)
+    return Numbers(Type.INT64, numbers)
 
 
-def _tensor(name: str, shape: Shape, dtype: int, *, virtual: bool = False) -> Described:
+def _tensor(
+    name: str, shape: Shape, dtype: DataType, *, virtual: bool = False
+) -> Described:
+    # cuDNN has the dimensions of all tensors in the order N, C, H, W. The strides say that the
+    # channels of a pixel lie side by side.
     images, height, width, channels = shape
     strides = (height * width * channels, 1, width * channels, channels)
     values = (
         _int64(_ALIGN_BYTES),
-        Numbers(_DATA_TYPE, (dtype,)),
+        Numbers(Type.DATA_TYPE, (dtype,)),
         _int64(images, channels, height, width),
         _int64(*strides),
-        None,
+        None,  # two of tensors whose channels come in vectors
         None,
         _int64(_number(name)),
-        Numbers(_BOOLEAN, (virtual,)),
+        Numbers(Type.BOOLEAN, (virtual,)),
     )
-    return Described(TENSOR, values)
+    return Described(Kind.TENSOR, values)
 
 
 def _number(name: str) -> int:
-    """Of a tensor, within a graph."""
+    """The number of a tensor within a graph."""
     return int.from_bytes(name.encode(), "big")
 
 
 def _maps(name: str, shape: Shape) -> Described:
-    return _tensor(name, shape, HALF)
+    return _tensor(name, shape, DataType.HALF)
 
 
 def _between(name: str, shape: Shape) -> Described:
     """Values that an engine does not write to the memory."""
-    return _tensor(name, shape, SINGLE, virtual=True)
+    return _tensor(name, shape, DataType.SINGLE, virtual=True)
 
 
-def _of_channels(name: str, channels: int, dtype: int = SINGLE) -> Described:
+def _of_channels(
+    name: str, channels: int, dtype: DataType = DataType.SINGLE
+) -> Described:
     return _tensor(name, (1, 1, 1, channels), dtype)
 
 
-def _pointwise(mode: int) -> Described:
-    return Described(_POINTWISE, (Numbers(_POINTWISE_MODE, (mode,)), _single))
+def _pointwise(mode: Pointwise) -> Described:
+    return Described(Kind.POINTWISE, (Numbers(Type.POINTWISE_MODE, (mode,)), _single))
 
 
-def _convolve(kind: int, shapes: Convolving, x: Described, y: Described) -> Described:
+def _convolve(kind: Kind, shapes: Convolving, x: Described, y: Described) -> Described:
     strides = _int64(shapes.stride, shapes.stride)
     padding = _int64(shapes.padding, shapes.padding)
-    mode = Numbers(_CONVOLUTION_MODE, (1,))
-    sides = (_int64(1, 1), strides, padding, padding)
-    how = Described(_CONVOLUTION, (_single, mode, *sides, _int64(2)))
-    one = Numbers(_FLOAT, (1.0,))
-    zero = Numbers(_FLOAT, (0.0,))
-    return Described(kind, (one, zero, how, _maps("w", shapes.w), x, y))
+    mode = Numbers(Type.CONVOLUTION_MODE, (_CROSS_CORRELATION,))
+    sides = (_int64(1, 1), strides, padding, padding)  # dilation first
+    how = Described(Kind.CONVOLUTION, (_single, mode, *sides, _int64(2)))
+    factor = Numbers(Type.FLOAT, (1.0,))
+    zero = Numbers(Type.FLOAT, (0.0,))
+    return Described(kind, (factor, zero, how, _maps("w", shapes.w), x, y))
 
 
 # --- engines -------------------------------------------------------------------------------------
@@ -292,81 +316,80 @@ class Backend:
 
     def __init__(self, library: ctypes.CDLL, handle: int) -> None:
         self._library = library
-        self._handle = Numbers(_HANDLE, (handle,))
+        self._handle = Numbers(Type.HANDLE, (handle,))
         self._made: dict[Described, int] = {}
         self._plans: dict[Operations, Plan | None] = {}
 
     def plan(self, operations: Operations) -> Plan | None:
-        """That of the first engine by cuDNN's heuristics; None: cuDNN has none for this GPU or
+        """The plan of the first engine by cuDNN's heuristics; None: cuDNN has none for this GPU or
         these shapes."""
         if operations not in self._plans:
             self._plans[operations] = next(self.plans(operations), None)
         return self._plans[operations]
 
     def plans(self, operations: Operations) -> Iterator[Plan]:
-        """Those of all deterministic engines that take it, in the order of cuDNN's heuristics."""
+        """The plans of all deterministic engines that take it, in cuDNN's order."""
         try:
             graph = self._graph(operations)
         except _RefusedError:
             return
-        for mode in (_INSTANT, _FALLBACK):
+        for mode in Heuristics:
             yield from self._planned(self._configurations(graph, mode))
 
     def pack(self, operands: dict[str, int], workspace: int) -> int:
         """A descriptor with the address of each tensor."""
         values = (
             _int64(*map(_number, operands)),
-            Numbers(_POINTER, tuple(operands.values())),
-            None,
-            Numbers(_POINTER, (workspace,)),
+            Numbers(Type.POINTER, tuple(operands.values())),
+            None,  # what lies between operations stays in the engine
+            Numbers(Type.POINTER, (workspace,)),
         )
-        return self._make(_PACK, values)
+        return self._make(Kind.PACK, values)
 
     def _graph(self, operations: Operations) -> int:
-        made = map(self._described, operations)
-        return self._make(_GRAPH, (self._handle, Numbers(_DESCRIPTOR, tuple(made))))
+        descriptors = tuple(map(self._described, operations))
+        return self._make(
+            Kind.GRAPH, (self._handle, Numbers(Type.DESCRIPTOR, descriptors))
+        )
 
-    def _configurations(self, graph: int, mode: int) -> Sequence[int]:
+    def _configurations(self, graph: int, mode: Heuristics) -> Sequence[int]:
         try:
-            how = Numbers(_HEURISTICS_MODE, (mode,))
-            heuristics = self._make(_HEURISTICS, (how, _made(graph)))
-            found = [self._new(_CONFIGURATION) for _ in range(_MOST_CONFIGURATIONS)]
-            results = (ctypes.c_void_p * len(found))(*found)
-            count = self._get(heuristics, _RESULTS, _DESCRIPTOR, results, len(found))
+            how = Numbers(Type.HEURISTICS_MODE, (mode,))
+            heuristics = self._make(Kind.HEURISTICS, (how, _made(graph)))
+            empty = [self._new(Kind.CONFIGURATION) for _ in range(_MAX_CONFIGURATIONS)]
+            return self._get(heuristics, _RESULTS, Type.DESCRIPTOR, empty)
         except _RefusedError:
             return ()
-        return found[:count]
 
     def _planned(self, configurations: Sequence[int]) -> Iterator[Plan]:
         for configuration in configurations:
             try:
                 if not self._is_deterministic(configuration):
                     continue
-                descriptor = self._make(_PLAN, (self._handle, _made(configuration)))
-                size_bytes = ctypes.c_int64()
-                self._get(descriptor, _WORKSPACE, _INT64, ctypes.byref(size_bytes))
+                descriptor = self._make(Kind.PLAN, (self._handle, _made(configuration)))
+                (size_bytes,) = self._get(descriptor, _WORKSPACE, Type.INT64)
             except _RefusedError:
                 continue
-            if size_bytes.value <= WORKSPACE_BYTES:
-                yield Plan(descriptor, size_bytes.value)
+            # Only a plan says how much it needs: its configuration does not.
+            if size_bytes <= WORKSPACE_BYTES:
+                yield Plan(descriptor, size_bytes)
 
     def _is_deterministic(self, configuration: int) -> bool:
-        engine = ctypes.c_void_p(self._new(_ENGINE))
-        self._get(configuration, _ENGINE_OF, _DESCRIPTOR, ctypes.byref(engine))
-        notes = (ctypes.c_int * _MOST_NOTES)()
-        number = engine.value or 0
-        count = self._get(number, _NOTES, _NOTE, notes, _MOST_NOTES)
-        return _NONDETERMINISTIC not in notes[:count]
+        # Replicas are compared bit for bit, so no engine may add in the order of its blocks.
+        empty = [self._new(Kind.ENGINE)]
+        (engine,) = self._get(configuration, _ENGINE_OF, Type.DESCRIPTOR, empty)
+        notes = self._get(engine, _NOTES, Type.NOTE, [0] * _MAX_NOTES)
+        return _NONDETERMINISTIC not in notes
 
     def _described(self, described: Described) -> int:
         if described not in self._made:
             self._made[described] = self._make(*described)
         return self._made[described]
 
-    def _make(self, kind: int, values: Sequence[Any]) -> int:
+    def _make(self, kind: Kind, values: Sequence[Any]) -> int:
         """Raises _RefusedError: cuDNN does not take it."""
         descriptor = self._new(kind)
-        for name, value in enumerate(values, _FIRST_ATTRIBUTE[kind]):
+        for name, value in enumerate(values, kind.first_attribute):
             if value is None:
                 continue
             if isinstance(value, Described):
@@ -375,34 +398,40 @@ class Backend:
         self._ask("Finalize", ctypes.c_void_p(descriptor))
         return descriptor
 
-    def _new(self, kind: int) -> int:
+    def _new(self, kind: Kind) -> int:
         descriptor = ctypes.c_void_p()
-        self._ask("CreateDescriptor", kind, ctypes.byref(descriptor))
+        self._ask("CreateDescriptor", kind.number, ctypes.byref(descriptor))
         return descriptor.value or 0
 
     def _set(self, descriptor: int, name: int, value: Numbers) -> None:
-        c_type = _C_TYPES.get(value.type, ctypes.c_int)
-        array = (c_type * len(value.numbers))(*value.numbers)
+        array = (value.type.holder * len(value.numbers))(*value.numbers)
         count = ctypes.c_int64(len(array))
         self._ask(
-            "SetAttribute", ctypes.c_void_p(descriptor), name, value.type, count, array
+            "SetAttribute",
+            ctypes.c_void_p(descriptor),
+            name,
+            value.type.number,
+            count,
+            array,
         )
 
     def _get(
-        self, descriptor: int, name: int, kind: int, to: Any, most: int = 1
-    ) -> int:
-        """How many there are. `to`: gets them."""
+        self, descriptor: int, name: int, type: Type, initial: Sequence[int] = (0,)
+    ) -> Sequence[int]:
+        """The values of an attribute. cuDNN writes over the initial ones: numbers, or empty
+        descriptors, which it fills."""
+        array = (type.holder * len(initial))(*initial)
         count = ctypes.c_int64()
         self._ask(
             "GetAttribute",
             ctypes.c_void_p(descriptor),
             name,
-            kind,
-            ctypes.c_int64(most),
+            type.number,
+            ctypes.c_int64(len(array)),
             ctypes.byref(count),
-            to,
+            array,
         )
-        return count.value
+        return array[: count.value]
 
     def _ask(self, name: str, *arguments: Any) -> None:
         status = self._library[f"cudnnBackend{name}"](*arguments)
@@ -411,4 +440,4 @@ class Backend:
 
 
 def _made(descriptor: int) -> Numbers:
-    return Numbers(_DESCRIPTOR, (descriptor,))
+    return Numbers(Type.DESCRIPTOR, (descriptor,))

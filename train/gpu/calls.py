@@ -17,9 +17,11 @@ from ..operators import Graphs
 from ..step_times import EngineContext, Stamp
 
 WORDS = 30
+"""Words of a call (step.c)."""
 SETTINGS = 16
+"""Words of the settings of a run (step.c)."""
 EAGER_RUNS = 1
-"""Of a segment before it is captured: the first run of a kernel may load its code."""
+"""Runs of a segment before it is captured: the first run of a kernel may load its code."""
 _CONNECTED = (
     "cuLaunchKernel",
     "cudaMemcpyAsync",
@@ -31,14 +33,14 @@ _CONNECTED = (
     "cudaGraphLaunch",
     "cudaGetLastError",
 )
-"""As in step.c."""
-_NON_BLOCKING = 1
+"""The functions that step.c calls, in its order."""
+_NON_BLOCKING = 1  # cudaStreamNonBlocking
 _GPU = 2  # Context::kGPU
 _PLAIN = ctypes.c_int(0)  # FnProperty::kNormal
 
 
 class Call(ctypes.Structure):
-    """As in step.c: a call of cuDNN, or with `blocks` a launch of a kernel."""
+    """A call of cuDNN, or with `blocks` the launch of a kernel, laid out as in step.c."""
 
     _fields_ = (
         ("function", ctypes.c_void_p),
@@ -49,6 +51,8 @@ class Call(ctypes.Structure):
 
 
 class _Table(ctypes.Structure):
+    """The calls of a segment and how their last run ended, laid out as in step.c."""
+
     _fields_ = (
         ("calls", ctypes.POINTER(Call)),
         ("count", ctypes.c_int64),
@@ -62,6 +66,8 @@ class _Table(ctypes.Structure):
 
 
 class _Run(ctypes.Structure):
+    """A run of a table with settings of its own, laid out as in step.c."""
+
     _fields_ = (
         ("table", ctypes.POINTER(_Table)),
         ("settings", ctypes.c_uint64 * SETTINGS),
@@ -83,12 +89,12 @@ def cuda() -> ctypes.CDLL:
 
 
 def address_of(function: Any) -> int:
-    """Where a function of a library lies."""
+    """The address of a function of a library."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def data_address(array: nd.NDArray | None) -> int:
-    """Where an array lies on its device; 0: there is none. It has to have its memory: that of
+    """The address of an array on its device; 0: there is none. It has to have its memory: that of
     `nd.zeros` and of copies to another device is taken by the operation that fills it."""
     if array is None:
         return 0
@@ -144,24 +150,32 @@ class Device:
         reads: Iterable[nd.NDArray],
         writes: Iterable[nd.NDArray],
     ) -> None:
-        """Enqueue a function of step.c. Raises UserError: an earlier launch failed."""
+        """Enqueue a function of step.c. Raises UserError: an earlier launch failed.
+
+        Args:
+            name: of the function.
+            parameter: what it is given; a copy lives until it is done.
+            reads: arrays that it reads.
+            writes: arrays that it writes.
+        """
         self.check()
         size = ctypes.sizeof(parameter)
+        # The engine frees it when the operation is done; Python's memory may be gone by then.
         memory = _C.malloc(size)
         ctypes.memmove(memory, ctypes.byref(parameter), size)
         # The engine has an array once among what an operation needs.
-        written = {array.handle.value for array in writes}
-        read = {array.handle.value for array in reads} - written
+        write_handles = {array.handle.value for array in writes}
+        read_handles = {array.handle.value for array in reads} - write_handles
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 ctypes.cast(self._library[name], ctypes.c_void_p),
                 ctypes.c_void_p(memory),
                 ctypes.cast(_C.free, ctypes.c_void_p),
                 ctypes.byref(self._context),
-                _pointers(read),
-                len(read),
-                _pointers(written),
-                len(written),
+                _pointers(read_handles),
+                len(read_handles),
+                _pointers(write_handles),
+                len(write_handles),
                 ctypes.byref(_PLAIN),
                 0,
                 name.encode(),
@@ -173,6 +187,7 @@ class Segment:
     """Calls that are one operation of the engine.
 
     Args:
+        device: where the calls run.
         calls: each with what it is called in a message.
         settings: on the device, SETTINGS words; what the kernels read that changes with each run.
         reads: all arrays that the calls read, but for those of a run.
@@ -193,7 +208,7 @@ class Segment:
         self._device = device
         names, entries = zip(*calls, strict=True)
         self._names = ("the step", *names)
-        """By the number of a call that failed; 0: none of them did."""
+        """The names of calls by the number that step.c gives one that failed; 0: none did."""
         self._calls = (Call * len(entries))(*entries)
         self._settings = settings
         self._reads = list(reads)

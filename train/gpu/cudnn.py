@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import ctypes
+from enum import IntEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...host.errors import UserError
-from .backend import HALF, SINGLE, WORKSPACE_BYTES, Backend, Shape
+from .backend import WORKSPACE_BYTES, Backend, DataType, Shape
 from .calls import Device, address_of, checked, cuda
 
-BN_ONLY = 0
-BN_RELU = 1
-_AVERAGE = 2
-BN_ADD_RELU = 2
-"""cudnnBatchNormOps_t."""
-SPATIAL_PERSISTENT = 2
+
+class BatchNormOperation(IntEnum):
+    """cudnnBatchNormOps_t."""
+
+    NORM = 0
+    NORM_RELU = 1
+    NORM_ADD_RELU = 2
+
+
 FUSED_CHANNELS = 4
-"""Batch norm takes ReLU and a sum in float16 alone, where channels are a multiple of it."""
-_NHWC = 1
-_CROSS_CORRELATION = 1
-_TENSOR_OPERATION = 1
-_RELU = 1
-_PROPAGATE_NAN = 1
-_DETERMINISTIC = 1
-_MOST_ALGORITHMS = 16
+"""cuDNN's batch norm does ReLU and a sum in float16 alone, where channels are a multiple of it."""
+SPATIAL_PERSISTENT = 2  # cudnnBatchNormMode_t
+_NHWC = 1  # cudnnTensorFormat_t
+_CROSS_CORRELATION = 1  # cudnnConvolutionMode_t
+_AVERAGE_WITHOUT_PADDING = 2  # cudnnPoolingMode_t
+_TENSOR_CORES = 1  # cudnnMathType_t: CUDNN_TENSOR_OP_MATH
+_RELU = 1  # cudnnActivationMode_t
+_PROPAGATE_NAN = 1  # cudnnNanPropagation_t
+_DETERMINISTIC = 1  # cudnnDeterminism_t
+_MAX_ALGORITHMS = 16
 
 
 # cudnnConvolutionFwdAlgoPerf_t, and the two alike
@@ -39,6 +46,23 @@ class _Performance(ctypes.Structure):
         ("math_type", ctypes.c_int),
         ("reserved", ctypes.c_int * 3),
     )
+
+
+class Operands(NamedTuple):
+    """What a convolution reads and writes, each a value or its gradient."""
+
+    input: Any
+    filter: Any
+    output: Any
+
+
+ORDER = {
+    "Forward": attrgetter("input", "filter", "output"),
+    "BackwardData": attrgetter("filter", "output", "input"),
+    "BackwardFilter": attrgetter("input", "output", "filter"),
+}
+"""The order in which cuDNN's functions take the operands, the result last, by the end of the
+functions' names."""
 
 
 class Algorithm(NamedTuple):
@@ -59,13 +83,14 @@ class Cudnn:
 
     def __init__(self, device: Device, dtype: Any) -> None:
         self._library = cuda()
-        self._type = HALF if np.dtype(dtype) == np.float16 else SINGLE
+        self._type = DataType.HALF if np.dtype(dtype) == np.float16 else DataType.SINGLE
         self._made: dict[tuple[Any, ...], int] = {}
         handle = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(handle))
         self._checked("cudnnSetStream", handle, device.stream)
         self.handle = handle.value or 0
-        """Of the calls, which the engine's worker makes: no other thread may use it meanwhile."""
+        """The handle of the calls, which the engine's worker makes. No other thread may use it."""
+        # Sizes and algorithms are asked for by this thread while the worker runs calls.
         self._asking = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(self._asking))
         self.backend = Backend(self._library, self._asking.value or 0)
@@ -82,69 +107,64 @@ class Cudnn:
     def tensor(self, shape: Shape) -> int:
         """The descriptor of maps."""
         images, height, width, channels = shape
-        words = (_NHWC, self._type, images, channels, height, width)
-        return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", words)
+        settings = (_NHWC, self._type, images, channels, height, width)
+        return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", settings)
 
     def statistics(self, channels: int) -> int:
         """The descriptor of batch norm's parameters, float32."""
-        words = (_NHWC, SINGLE, 1, channels, 1, 1)
-        return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", words)
+        settings = (_NHWC, DataType.SINGLE, 1, channels, 1, 1)
+        return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", settings)
 
     def filter(self, shape: Shape) -> int:
         """The descriptor of a convolution's weight."""
         out, height, width, channels = shape
-        words = (self._type, _NHWC, out, channels, height, width)
-        return self._descriptor("Filter", "cudnnSetFilter4dDescriptor", words)
+        settings = (self._type, _NHWC, out, channels, height, width)
+        return self._descriptor("Filter", "cudnnSetFilter4dDescriptor", settings)
 
     def average(self, height: int, width: int) -> int:
         """The descriptor of a pooling over whole maps."""
-        words = (_AVERAGE, _PROPAGATE_NAN, height, width, 0, 0, 1, 1)
-        return self._descriptor("Pooling", "cudnnSetPooling2dDescriptor", words)
+        settings = (_AVERAGE_WITHOUT_PADDING, _PROPAGATE_NAN, height, width, 0, 0, 1, 1)
+        return self._descriptor("Pooling", "cudnnSetPooling2dDescriptor", settings)
 
     def relu(self) -> int:
         """The descriptor of the activation."""
-        words = (_RELU, _PROPAGATE_NAN, ctypes.c_double(0))
-        return self._descriptor("Activation", "cudnnSetActivationDescriptor", words)
+        settings = (_RELU, _PROPAGATE_NAN, ctypes.c_double(0))
+        return self._descriptor("Activation", "cudnnSetActivationDescriptor", settings)
 
     def algorithm(
-        self,
-        direction: str,
-        first: int,
-        second: int,
-        result: int,
-        stride: int,
-        padding: int,
+        self, direction: str, descriptors: Operands, stride: int, padding: int
     ) -> Algorithm:
         """The fastest deterministic one by cuDNN's heuristics, the same on all GPUs of a kind.
 
         Args:
-            direction: Forward, BackwardData or BackwardFilter.
-            first: the descriptors of its inputs and of its result, in cuDNN's order.
-            second: see `first`.
-            result: see `first`.
+            direction: a key of ORDER.
+            descriptors: of the operands.
             stride: of the convolution.
             padding: of the convolution.
 
         Raises:
             UserError: cuDNN has none.
         """
-        math_type = _TENSOR_OPERATION if self._type == HALF else 0
+        math_type = _TENSOR_CORES if self._type == DataType.HALF else 0
         convolution = self._convolution(stride, padding, math_type)
         count = ctypes.c_int()
-        answers = (_Performance * _MOST_ALGORITHMS)()
+        answers = (_Performance * _MAX_ALGORITHMS)()
         name = f"cudnnGetConvolution{direction}Algorithm_v7"
+        first, second, result = ORDER[direction](descriptors)
         operands = map(ctypes.c_void_p, (first, second, convolution, result))
         self._checked(
             name,
             self._asking,
             *operands,
-            _MOST_ALGORITHMS,
+            _MAX_ALGORITHMS,
             ctypes.byref(count),
             ctypes.byref(answers),
         )
         for answer in answers[: count.value]:
+            # The list is sorted by the expected time.
             usable = answer.status == 0 and answer.memory <= WORKSPACE_BYTES
             if usable and answer.determinism == _DETERMINISTIC:
+                # Its workspace is that of the type of mathematics with which it was listed.
                 convolution = self._convolution(stride, padding, answer.math_type)
                 size_bytes = self.size(
                     f"cudnnGetConvolution{direction}WorkspaceSize",
@@ -157,31 +177,44 @@ class Cudnn:
                 return Algorithm(answer.algorithm, convolution, size_bytes)
         raise UserError(f"{name}: a deterministic algorithm expected, found none")
 
-    def size(self, name: str, *words: int) -> int:
-        """Bytes, by one of cuDNN's functions for sizes."""
+    def size(self, name: str, *arguments: int) -> int:
+        """The bytes that one of cuDNN's functions for sizes answers."""
         size_bytes = ctypes.c_size_t()
         self._checked(
-            name, self._asking, *map(ctypes.c_void_p, words), ctypes.byref(size_bytes)
+            name,
+            self._asking,
+            *map(ctypes.c_void_p, arguments),
+            ctypes.byref(size_bytes),
         )
         return size_bytes.value
 
     def _convolution(self, stride: int, padding: int, math_type: int) -> int:
-        words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, SINGLE)
+        settings = (
+            padding,
+            padding,
+            stride,
+            stride,
+            1,
+            1,
+            _CROSS_CORRELATION,
+            DataType.SINGLE,
+        )
         name = "cudnnSetConvolution2dDescriptor"
-        descriptor = self._descriptor("Convolution", name, words, math_type)
+        descriptor = self._descriptor("Convolution", name, settings, math_type)
         self._checked(
             "cudnnSetConvolutionMathType", ctypes.c_void_p(descriptor), math_type
         )
         return descriptor
 
     def _descriptor(
-        self, described: str, setter: str, words: tuple[Any, ...], *more: int
+        self, described: str, setter: str, settings: tuple[Any, ...], *more: int
     ) -> int:
-        key = (described, *more, *map(str, words))
+        # Among the settings is a c_double, which has no hash of its value.
+        key = (described, *more, *map(str, settings))
         if key not in self._made:
             descriptor = ctypes.c_void_p()
             self._checked(f"cudnnCreate{described}Descriptor", ctypes.byref(descriptor))
-            self._checked(setter, descriptor, *words)
+            self._checked(setter, descriptor, *settings)
             self._made[key] = descriptor.value or 0
         return self._made[key]
 

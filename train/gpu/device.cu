@@ -36,6 +36,20 @@ __device__ void store(half_t* to, float x) { *to = to_half(x); }
 #define THREADS 256  // of every block, at most; a power of two
 // Two blocks or more have to fit on a multiprocessor: 128 registers a thread at most.
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 2)
+// A kernel name_half and a kernel name_float: T is the type in the parameters and in the body.
+// `parameters` of module.py reads this form as well. NVRTC finds kernels by C's names alone, which
+// have no namespace.
+#define TYPED_KERNEL(name, parameters, ...)        \
+  namespace name##_of_half {                       \
+  typedef half_t T;                                \
+  KERNEL name##_half parameters __VA_ARGS__        \
+  }                                                \
+  namespace name##_of_float {                      \
+  typedef float T;                                 \
+  KERNEL name##_float parameters __VA_ARGS__       \
+  }                                                \
+  using name##_of_half::name##_half;               \
+  using name##_of_float::name##_float;
 #define CHUNK 16384  // elements of a tensor that one block takes (update.py)
 
 // The sum (or the maximum) over the threads of a block, in a fixed order, on all of them.
@@ -67,7 +81,7 @@ __device__ float block_max(float value) {
 
 // What changes with each step, word by word: a captured launch has always the same arguments.
 __device__ float number(const long long* now, int word) { return *(const float*)(now + word); }
-#define IMAGES 0  // of a step (plan.py)
+#define IMAGES 0  // of a step (plan_operators.py)
 #define LABELS 1
 #define LOSSES 2
 #define SCALE 3
@@ -81,16 +95,16 @@ __device__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
 
 // --- loss ---------------------------------------------------------------------------------------
 
-// Cross-entropy of one image a block, L = -(1 - K other) log p_label - other sum log p, and
-// scale dL/dlogits = scale (p - (1 - K other) [label] - other). `other`: the smoothed target of each
-// class that is not the label's.
+// Cross-entropy of one image a block, with `off` for `off_target`, the smoothed target of each class
+// that is not the label's: L = -(1 - K off) log p_label - off sum log p, and
+// scale dL/dlogits = scale (p - (1 - K off) [label] - off).
 template <typename T>
 __device__ void cross_entropy(const T* logits, const long long* now, T* gradient, int classes,
-                              float other) {
+                              float off_target) {
   const long long row = (long long)blockIdx.x * classes;
   const int label = (int)((const float*)now[LABELS])[blockIdx.x];
   const float scale = number(now, SCALE);
-  const float true_minus_other = 1 - other * classes;
+  const float true_minus_off = 1 - off_target * classes;
   float largest = -3.402823466e38f;
   for (int i = threadIdx.x; i < classes; i += blockDim.x)
     largest = fmaxf(largest, to_float(logits[row + i]));
@@ -106,25 +120,20 @@ __device__ void cross_entropy(const T* logits, const long long* now, T* gradient
   shifted = block_sum(shifted);
   for (int i = threadIdx.x; i < classes; i += blockDim.x) {
     const float p = expf(to_float(logits[row + i]) - largest) / exponentials;
-    store(&gradient[row + i], scale * (p - other - (i == label ? true_minus_other : 0)));
+    store(&gradient[row + i], scale * (p - off_target - (i == label ? true_minus_off : 0)));
   }
   if (threadIdx.x == 0) {
     const float log_sum = logf(exponentials);
     const float log_p = to_float(logits[row + label]) - largest - log_sum;
-    const float loss = -(true_minus_other * log_p + other * (shifted - classes * log_sum));
+    const float loss = -(true_minus_off * log_p + off_target * (shifted - classes * log_sum));
     ((float*)now[LOSSES])[blockIdx.x] = loss;
   }
 }
 
-KERNEL loss_half(const half_t* logits, const long long* now, half_t* gradient, int classes,
-                 float other) {
-  cross_entropy(logits, now, gradient, classes, other);
-}
-
-KERNEL loss_float(const float* logits, const long long* now, float* gradient, int classes,
-                  float other) {
-  cross_entropy(logits, now, gradient, classes, other);
-}
+TYPED_KERNEL(loss, (const T* logits, const long long* now, T* gradient, int classes,
+                    float off_target), {
+  cross_entropy(logits, now, gradient, classes, off_target);
+})
 
 __device__ float total(const float* losses, int images) {
   float mine = 0;
@@ -154,11 +163,11 @@ __device__ void count(const T* scores, const float* labels, int* counts, int cla
   const long long row = (long long)blockIdx.x * classes;
   const int label = (int)labels[blockIdx.x];
   if (label < 0) return;  // the whole block
-  const float own = to_float(scores[row + label]);
+  const float score = to_float(scores[row + label]);
   float above = 0;
   for (int i = threadIdx.x; i < classes; i += blockDim.x) {
     const float x = to_float(scores[row + i]);
-    if (i != label && !(x < own) && !(x == own && i > label)) above += 1;
+    if (i != label && !(x < score) && !(x == score && i > label)) above += 1;
   }
   above = block_sum(above);
   if (threadIdx.x == 0) {
@@ -168,13 +177,9 @@ __device__ void count(const T* scores, const float* labels, int* counts, int cla
   }
 }
 
-KERNEL hits_half(const half_t* scores, const float* labels, int* counts, int classes, int top) {
+TYPED_KERNEL(hits, (const T* scores, const float* labels, int* counts, int classes, int top), {
   count(scores, labels, counts, classes, top);
-}
-
-KERNEL hits_float(const float* scores, const float* labels, int* counts, int classes, int top) {
-  count(scores, labels, counts, classes, top);
-}
+})
 
 // --- update -------------------------------------------------------------------------------------
 
@@ -306,13 +311,9 @@ KERNEL update_rmsprop(const long long* tensors, const int* chunks, const float* 
   for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; \
        i += (long long)gridDim.x * blockDim.x)
 
-KERNEL fill_half(half_t* array, int size, float value) {
+TYPED_KERNEL(fill, (T* array, int size, float value), {
   EACH(i, size) store(&array[i], value);
-}
-
-KERNEL fill_float(float* array, int size, float value) {
-  EACH(i, size) array[i] = value;
-}
+})
 
 KERNEL scale(float* array, int size, float factor) {
   EACH(i, size) array[i] *= factor;
@@ -326,18 +327,17 @@ KERNEL widen(const half_t* from, float* to, int size, float factor) {
   EACH(i, size) to[i] = factor * to_float(from[i]);
 }
 
-// array += sign other^2: variances to mean squares (1) and back (-1).
-KERNEL add_square(float* array, const float* other, int size, float sign) {
-  EACH(i, size) array[i] += sign * other[i] * other[i];
+// array += sign roots^2: variances to mean squares (1) and back (-1).
+KERNEL add_square(float* array, const float* roots, int size, float sign) {
+  EACH(i, size) array[i] += sign * roots[i] * roots[i];
 }
 
 // --- layers --------------------------------------------------------------------------------------
 
 // Images of three channels in float32 become (image, pixel, 4), the fourth 0: cuDNN's kernels for
 // tensor cores take channels by four. The strides are those of the source.
-template <typename T>
-__device__ void pad_images(const long long* now, T* to, int pixels, int area, int pixel_stride,
-                           int channel_stride) {
+TYPED_KERNEL(images, (const long long* now, T* to, int pixels, int area, int pixel_stride,
+                      int channel_stride), {
   const float* images = (const float*)now[IMAGES];
   EACH(i, pixels) {
     const float* from = images + i / area * 3 * area + i % area * pixel_stride;
@@ -345,22 +345,10 @@ __device__ void pad_images(const long long* now, T* to, int pixels, int area, in
       store(&to[4 * i + channel], from[(long long)channel * channel_stride]);
     store(&to[4 * i + 3], 0.0f);
   }
-}
-
-KERNEL images_half(const long long* now, half_t* to, int pixels, int area, int pixel_stride,
-                   int channel_stride) {
-  pad_images(now, to, pixels, area, pixel_stride, channel_stride);
-}
-
-KERNEL images_float(const long long* now, float* to, int pixels, int area, int pixel_stride,
-                    int channel_stride) {
-  pad_images(now, to, pixels, area, pixel_stride, channel_stride);
-}
+})
 
 // Rows of a number of channels as rows of more, with zeros, or of fewer.
-template <typename T>
-__device__ void change_channels(const T* from, T* to, int size, int from_channels,
-                                int to_channels) {
+TYPED_KERNEL(channels, (const T* from, T* to, int size, int from_channels, int to_channels), {
   EACH(i, size) {
     const int channel = i % to_channels;
     if (channel < from_channels)
@@ -368,15 +356,7 @@ __device__ void change_channels(const T* from, T* to, int size, int from_channel
     else
       store(&to[i], 0.0f);
   }
-}
-
-KERNEL channels_half(const half_t* from, half_t* to, int size, int from_channels, int to_channels) {
-  change_channels(from, to, size, from_channels, to_channels);
-}
-
-KERNEL channels_float(const float* from, float* to, int size, int from_channels, int to_channels) {
-  change_channels(from, to, size, from_channels, to_channels);
-}
+})
 
 // Max pooling over windows of 3 x 3 at every second pixel, padded by one, and where in its window
 // each maximum lies: of equal ones the first. What is no number is the largest.
@@ -403,15 +383,10 @@ __device__ void max_pool(const T* x, T* y, unsigned char* places, int size, int 
   }
 }
 
-KERNEL max_pool_half(const half_t* x, half_t* y, unsigned char* places, int size, int height,
-                     int width, int channels) {
+TYPED_KERNEL(max_pool, (const T* x, T* y, unsigned char* places, int size, int height, int width,
+                        int channels), {
   max_pool(x, y, places, size, height, width, channels);
-}
-
-KERNEL max_pool_float(const float* x, float* y, unsigned char* places, int size, int height,
-                      int width, int channels) {
-  max_pool(x, y, places, size, height, width, channels);
-}
+})
 
 // Its gradient. A thread writes four pixels: those of which no window but its own and the next three
 // (to the right, below, and both) hold any.
@@ -442,37 +417,22 @@ __device__ void max_pool_back(const T* dy, const unsigned char* places, T* dx, i
   }
 }
 
-KERNEL max_pool_back_half(const half_t* dy, const unsigned char* places, half_t* dx, int size,
-                          int height, int width, int channels) {
+TYPED_KERNEL(max_pool_back, (const T* dy, const unsigned char* places, T* dx, int size, int height,
+                             int width, int channels), {
   max_pool_back(dy, places, dx, size, height, width, channels);
-}
-
-KERNEL max_pool_back_float(const float* dy, const unsigned char* places, float* dx, int size,
-                           int height, int width, int channels) {
-  max_pool_back(dy, places, dx, size, height, width, channels);
-}
+})
 
 __device__ float positive(float x) { return x <= 0 ? 0 : x; }  // what is no number remains so
 
 // y <- ReLU(y + z), where cuDNN's batch norm does not do it; without z: ReLU(y).
-template <typename T>
-__device__ void rectify(T* y, const T* z, int size) {
+TYPED_KERNEL(rectify, (T* y, const T* z, int size), {
   EACH(i, size) store(&y[i], positive(to_float(y[i]) + (z ? to_float(z[i]) : 0.0f)));
-}
-
-KERNEL rectify_half(half_t* y, const half_t* z, int size) { rectify(y, z, size); }
-
-KERNEL rectify_float(float* y, const float* z, int size) { rectify(y, z, size); }
+})
 
 // Its gradient: dy <- 0 where y is 0.
-template <typename T>
-__device__ void mask(const T* y, T* dy, int size) {
+TYPED_KERNEL(mask, (const T* y, T* dy, int size), {
   EACH(i, size) if (to_float(y[i]) <= 0) store(&dy[i], 0.0f);
-}
-
-KERNEL mask_half(const half_t* y, half_t* dy, int size) { mask(y, dy, size); }
-
-KERNEL mask_float(const float* y, float* dy, int size) { mask(y, dy, size); }
+})
 
 // --- batch norm ----------------------------------------------------------------------------------
 //
@@ -909,19 +869,12 @@ __device__ void normalise(const Maps& maps, const T* x, const T* z, const float*
   EACH_PART(part) apply(part, x, z, scale, shift, y, signs, relu);
 }
 
-KERNEL normalise_half(const half_t* x, const half_t* z, const float* scale, const float* shift,
-                      half_t* y, unsigned char* signs, int rows, int channels, int lanes,
-                      int slices, int relu) {
+TYPED_KERNEL(normalise, (const T* x, const T* z, const float* scale, const float* shift, T* y,
+                         unsigned char* signs, int rows, int channels, int lanes, int slices,
+                         int relu), {
   const Maps maps = {rows, channels, lanes, slices};
-  BY_COLUMNS(normalise, half_t, x, z, scale, shift, y, signs, relu);
-}
-
-KERNEL normalise_float(const float* x, const float* z, const float* scale, const float* shift,
-                       float* y, unsigned char* signs, int rows, int channels, int lanes,
-                       int slices, int relu) {
-  const Maps maps = {rows, channels, lanes, slices};
-  BY_COLUMNS(normalise, float, x, z, scale, shift, y, signs, relu);
-}
+  BY_COLUMNS(normalise, T, x, z, scale, shift, y, signs, relu);
+})
 
 // Compiled where a step has norms of ours (module.py): NVRTC takes 3 s more for what follows.
 #ifdef TRAINED_NORMS
@@ -933,25 +886,15 @@ __device__ void norm_terms(const Maps& maps, const T* x, const Kept& kept, const
   EACH_PART(part) find_terms(part, x, kept, terms, partials, arrived);
 }
 
-KERNEL norm_terms_half(const half_t* x, const float* gamma, const float* beta, float* running_mean,
-                       float* running_variance, float* mean, float* inverse, float* scale,
-                       float* shift, float* partials, int* arrived, int rows, int channels,
-                       int lanes, int slices, float factor, float epsilon) {
+TYPED_KERNEL(norm_terms, (const T* x, const float* gamma, const float* beta, float* running_mean,
+                          float* running_variance, float* mean, float* inverse, float* scale,
+                          float* shift, float* partials, int* arrived, int rows, int channels,
+                          int lanes, int slices, float factor, float epsilon), {
   const Maps maps = {rows, channels, lanes, slices};
   const Terms terms = {mean, inverse, scale, shift, epsilon};
   const Kept kept = {gamma, beta, running_mean, running_variance, factor};
-  BY_COLUMNS(norm_terms, half_t, x, kept, terms, partials, arrived);
-}
-
-KERNEL norm_terms_float(const float* x, const float* gamma, const float* beta, float* running_mean,
-                        float* running_variance, float* mean, float* inverse, float* scale,
-                        float* shift, float* partials, int* arrived, int rows, int channels,
-                        int lanes, int slices, float factor, float epsilon) {
-  const Maps maps = {rows, channels, lanes, slices};
-  const Terms terms = {mean, inverse, scale, shift, epsilon};
-  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
-  BY_COLUMNS(norm_terms, float, x, kept, terms, partials, arrived);
-}
+  BY_COLUMNS(norm_terms, T, x, kept, terms, partials, arrived);
+})
 
 // Terms and norm at once, where a slice is all rows.
 template <typename T, int N>
@@ -966,25 +909,15 @@ __device__ void norm(const Maps& maps, const T* x, const T* z, const Kept& kept,
   }
 }
 
-KERNEL norm_half(const half_t* x, const half_t* z, const float* gamma, const float* beta,
-                 float* running_mean, float* running_variance, float* mean, float* inverse,
-                 float* scale, float* shift, half_t* y, unsigned char* signs, int rows,
-                 int channels, int lanes, int slices, float factor, float epsilon, int relu) {
+TYPED_KERNEL(norm, (const T* x, const T* z, const float* gamma, const float* beta,
+                    float* running_mean, float* running_variance, float* mean, float* inverse,
+                    float* scale, float* shift, T* y, unsigned char* signs, int rows, int channels,
+                    int lanes, int slices, float factor, float epsilon, int relu), {
   const Maps maps = {rows, channels, lanes, slices};
   const Terms terms = {mean, inverse, scale, shift, epsilon};
   const Kept kept = {gamma, beta, running_mean, running_variance, factor};
-  BY_COLUMNS(norm, half_t, x, z, kept, terms, y, signs, relu);
-}
-
-KERNEL norm_float(const float* x, const float* z, const float* gamma, const float* beta,
-                  float* running_mean, float* running_variance, float* mean, float* inverse,
-                  float* scale, float* shift, float* y, unsigned char* signs, int rows,
-                  int channels, int lanes, int slices, float factor, float epsilon, int relu) {
-  const Maps maps = {rows, channels, lanes, slices};
-  const Terms terms = {mean, inverse, scale, shift, epsilon};
-  const Kept kept = {gamma, beta, running_mean, running_variance, factor};
-  BY_COLUMNS(norm, float, x, z, kept, terms, y, signs, relu);
-}
+  BY_COLUMNS(norm, T, x, z, kept, terms, y, signs, relu);
+})
 
 template <typename T, int N>
 __device__ void norm_slopes(const Maps& maps, const T* x, const T* dy, T* dz,
@@ -994,25 +927,15 @@ __device__ void norm_slopes(const Maps& maps, const T* x, const T* dy, T* dz,
   EACH_PART(part) find_slopes(part, x, dy, dz, signs, terms, slopes, partials, arrived, relu);
 }
 
-KERNEL norm_slopes_half(const half_t* x, const half_t* dy, half_t* dz, const unsigned char* signs,
-                        float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
-                        float* d_beta, float* of_x, float* constant, float* partials, int* arrived,
-                        int rows, int channels, int lanes, int slices, int relu) {
+TYPED_KERNEL(norm_slopes, (const T* x, const T* dy, T* dz, const unsigned char* signs, float* mean,
+                           float* inverse, float* scale, float* shift, float* d_gamma,
+                           float* d_beta, float* of_x, float* constant, float* partials,
+                           int* arrived, int rows, int channels, int lanes, int slices, int relu), {
   const Maps maps = {rows, channels, lanes, slices};
   const Terms terms = {mean, inverse, scale, shift, 0};
   const Slopes slopes = {d_gamma, d_beta, of_x, constant};
-  BY_COLUMNS(norm_slopes, half_t, x, dy, dz, signs, terms, slopes, partials, arrived, relu);
-}
-
-KERNEL norm_slopes_float(const float* x, const float* dy, float* dz, const unsigned char* signs,
-                         float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
-                         float* d_beta, float* of_x, float* constant, float* partials,
-                         int* arrived, int rows, int channels, int lanes, int slices, int relu) {
-  const Maps maps = {rows, channels, lanes, slices};
-  const Terms terms = {mean, inverse, scale, shift, 0};
-  const Slopes slopes = {d_gamma, d_beta, of_x, constant};
-  BY_COLUMNS(norm_slopes, float, x, dy, dz, signs, terms, slopes, partials, arrived, relu);
-}
+  BY_COLUMNS(norm_slopes, T, x, dy, dz, signs, terms, slopes, partials, arrived, relu);
+})
 
 template <typename T, int N>
 __device__ void normalise_back(const Maps& maps, const T* x, const T* dy, const float* scale,
@@ -1022,19 +945,12 @@ __device__ void normalise_back(const Maps& maps, const T* x, const T* dy, const 
   EACH_PART(part) apply_back(part, x, dy, scale, shift, of_x, constant, dx, relu);
 }
 
-KERNEL normalise_back_half(const half_t* x, const half_t* dy, const float* scale,
-                           const float* shift, const float* of_x, const float* constant,
-                           half_t* dx, int rows, int channels, int lanes, int slices, int relu) {
+TYPED_KERNEL(normalise_back, (const T* x, const T* dy, const float* scale, const float* shift,
+                              const float* of_x, const float* constant, T* dx, int rows,
+                              int channels, int lanes, int slices, int relu), {
   const Maps maps = {rows, channels, lanes, slices};
-  BY_COLUMNS(normalise_back, half_t, x, dy, scale, shift, of_x, constant, dx, relu);
-}
-
-KERNEL normalise_back_float(const float* x, const float* dy, const float* scale,
-                            const float* shift, const float* of_x, const float* constant,
-                            float* dx, int rows, int channels, int lanes, int slices, int relu) {
-  const Maps maps = {rows, channels, lanes, slices};
-  BY_COLUMNS(normalise_back, float, x, dy, scale, shift, of_x, constant, dx, relu);
-}
+  BY_COLUMNS(normalise_back, T, x, dy, scale, shift, of_x, constant, dx, relu);
+})
 
 // Slopes and dx at once, where a slice is all rows.
 template <typename T, int N>
@@ -1051,24 +967,14 @@ __device__ void norm_back(const Maps& maps, const T* x, const T* dy, T* dz,
   }
 }
 
-KERNEL norm_back_half(const half_t* x, const half_t* dy, half_t* dz, const unsigned char* signs,
-                      float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
-                      float* d_beta, float* of_x, float* constant, half_t* dx, int rows,
-                      int channels, int lanes, int slices, int relu) {
+TYPED_KERNEL(norm_back, (const T* x, const T* dy, T* dz, const unsigned char* signs, float* mean,
+                         float* inverse, float* scale, float* shift, float* d_gamma, float* d_beta,
+                         float* of_x, float* constant, T* dx, int rows, int channels, int lanes,
+                         int slices, int relu), {
   const Maps maps = {rows, channels, lanes, slices};
   const Terms terms = {mean, inverse, scale, shift, 0};
   const Slopes slopes = {d_gamma, d_beta, of_x, constant};
-  BY_COLUMNS(norm_back, half_t, x, dy, dz, signs, terms, slopes, dx, relu);
-}
-
-KERNEL norm_back_float(const float* x, const float* dy, float* dz, const unsigned char* signs,
-                       float* mean, float* inverse, float* scale, float* shift, float* d_gamma,
-                       float* d_beta, float* of_x, float* constant, float* dx, int rows,
-                       int channels, int lanes, int slices, int relu) {
-  const Maps maps = {rows, channels, lanes, slices};
-  const Terms terms = {mean, inverse, scale, shift, 0};
-  const Slopes slopes = {d_gamma, d_beta, of_x, constant};
-  BY_COLUMNS(norm_back, float, x, dy, dz, signs, terms, slopes, dx, relu);
-}
+  BY_COLUMNS(norm_back, T, x, dy, dz, signs, terms, slopes, dx, relu);
+})
 
 #endif

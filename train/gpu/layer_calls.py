@@ -14,9 +14,15 @@ from mxnet import nd
 
 from ..network.resnet import ResNet
 from ..operators import NormLayers
-from . import cudnn as dnn
 from .backend import Convolving, Plan, Shape
-from .cudnn import Cudnn
+from .cudnn import (
+    FUSED_CHANNELS,
+    ORDER,
+    SPATIAL_PERSISTENT,
+    BatchNormOperation,
+    Cudnn,
+    Operands,
+)
 from .fusion import Fusion
 from .layers import (
     IMAGE_CHANNELS,
@@ -63,7 +69,8 @@ class Slopes(NamedTuple):
 
 
 class Normalising(NamedTuple):
-    """How cuDNN does a batch norm. Descriptors; 0: it does not do that part."""
+    """How cuDNN does a batch norm: its mode and operation, and descriptors. 0: it does not do that
+    part."""
 
     mode: tuple[int, int]
     x: int
@@ -76,6 +83,8 @@ class Writer:
     """Writes a network's layers on a tape.
 
     Args:
+        tape: gets the calls.
+        cudnn: whose descriptors they take.
         net: a ResNet in NHWC.
         image_shape: of a batch, in either layout.
         settings: on the device, of this step (device.cu).
@@ -107,20 +116,21 @@ class Writer:
         self._gpu = gpu_of(capability)
         self.norms = choose(capability, self.images)
         self._terms: dict[int, Terms] = {}
-        self._halves: dict[int, tuple[Buffer, Buffer]] = {}
+        self._halves: dict[int, list[Buffer]] = {}
         """Scale and shift of a norm in float16, where a convolution applies it."""
         self._signs: dict[int, Buffer] = {}
-        """Where ReLU of a sum is not 0."""
+        """A bit for each element of a norm's value: ReLU of its sum is not 0."""
         self.sums: dict[int, tuple[Buffer, Buffer]] = {}
-        """Of a value's channels the sum and that of the squares, where the convolution that made it
-        wrote them."""
+        """The sum and the sum of squares of each of a value's channels, where the convolution that
+        made the value wrote them."""
         self.slopes: dict[int, Slopes] = {}
-        """Of a norm's value, where the convolution that made its gradient wrote them."""
+        """The slopes of a norm, by its value, where the convolution that made the value's gradient
+        wrote them."""
         channels = max(maps.channels for maps in self.network.values)
         self._arrived = tape.buffer(4 * channels)
         """Counters of blocks, by column."""
-        self._places: dict[int, Buffer] = {}
-        """Of the maxima in their windows."""
+        self._maxima: dict[int, Buffer] = {}
+        """The places of a pooling's maxima in their windows, a byte for each."""
         self.written: list[tuple[int, Any]] = []
         """Calls by number, and the parameter whose gradient each completes."""
 
@@ -153,9 +163,9 @@ class Writer:
         """Have the logits in an array of MXNet's."""
         self._values[self._logits] = logits
 
-    def loss(self, other: float, loss_sum: nd.NDArray) -> None:
-        """Losses, their sum, and the gradient of the logits. `other`: the smoothed target of each
-        class that is not the label's."""
+    def loss(self, off_target: float, loss_sum: nd.NDArray) -> None:
+        """Losses, their sum, and the gradient of the logits. `off_target`: the smoothed target of
+        each class that is not the label's."""
         self.tape.kernel(
             "loss",
             f"loss_{self._type}",
@@ -164,7 +174,7 @@ class Writer:
             self.settings,
             self._new_gradient(self._logits),
             self.network.values[self._logits].channels,
-            other,
+            off_target,
         )
         self.tape.kernel("loss", "add_losses", 1, self.settings, loss_sum, self.images)
 
@@ -186,43 +196,43 @@ class Writer:
     def _convolve(self, layer: Convolution) -> None:
         weight = self._weight(layer)
         plan = self.fusion.forward.get(layer.target)
-        if plan is not None:
-            total, squares = self._of_channels(layer.target, 2)
-            self.sums[layer.target] = (total, squares)
-            self.tape.graph(
-                layer.weight.name,
-                plan,
-                **self._input(layer),
-                w=weight,
-                y=self._value(layer.target),
-                sum=total,
-                squares=squares,
+        if plan is None:
+            operands = Operands(
+                self._value(layer.source), weight, self._value(layer.target)
             )
+            self._convolution("Forward", layer, operands)
             return
-        self._convolution(
-            "Forward",
-            layer,
-            self._maps(layer.source),
-            (self._cudnn.filter(layer.shape), weight),
-            self._maps(layer.target),
+        total, squares = self._of_channels(layer.target, 2)
+        self.sums[layer.target] = (total, squares)
+        self.tape.graph(
+            layer.weight.name,
+            plan,
+            **self._input(layer),
+            w=weight,
+            y=self._value(layer.target),
+            sum=total,
+            squares=squares,
         )
 
     def _convolution(
         self,
         direction: str,
         layer: Convolution,
-        first: Operand,
-        second: Operand,
-        result: Operand,
+        operands: Operands,
         *,
         joins: bool = False,
     ) -> None:
-        """cuDNN's three functions take their operands alike. `joins`: the result is added to what
-        lies there."""
-        operands = (first[0], second[0], result[0])
-        algorithm = self._cudnn.algorithm(
-            direction, *operands, layer.stride, layer.padding
+        """A call of cuDNN without the backend. `joins`: the result is added to what lies there."""
+        descriptors = Operands(
+            self._tensor(layer.source),
+            self._cudnn.filter(layer.shape),
+            self._tensor(layer.target),
         )
+        algorithm = self._cudnn.algorithm(
+            direction, descriptors, layer.stride, layer.padding
+        )
+        pairs = Operands(*zip(descriptors, operands, strict=True))
+        first, second, result = ORDER[direction](pairs)
         self.tape.call(
             layer.weight.name,
             f"cudnnConvolution{direction}",
@@ -239,7 +249,7 @@ class Writer:
     def _weight(self, layer: Convolution) -> Word:
         """A convolution's filter; that of the images gets a channel of zeros."""
         weight = layer.weight.data()
-        if layer.source:
+        if layer.source:  # value 0 are the images
             return weight
         size = math.prod(layer.shape)
         padded = self.tape.buffer(size * self._item_bytes)
@@ -262,9 +272,9 @@ class Writer:
         )
 
     def _norm(self, layer: Norm) -> None:
-        """By the running statistics."""
+        """A norm by the running statistics, as evaluation has it."""
         channels = self.network.values[layer.target].channels
-        terms = self._new_terms(channels)
+        terms = Terms(*self._of_channels(layer.target, 4))
         self.tape.kernel(
             layer.parameters.name,
             "running_terms",
@@ -273,7 +283,7 @@ class Writer:
             *self._running(layer),
             *terms,
             channels,
-            layer.parameters._kwargs["eps"],
+            layer.epsilon,
         )
         self._apply(layer, terms, None)
 
@@ -298,9 +308,10 @@ class Writer:
             self._cudnn_norm(layer)
             return
         division = self._division(layer)
-        terms = self._new_terms(self.network.values[layer.target].channels)
+        terms = Terms(*self._of_channels(layer.target, 4))
         self._terms[layer.target] = terms
         signs = None
+        # A gradient that a convolution wrote has been through ReLU, so nothing asks for signs.
         comes_masked = layer.target in self.fusion.summed_back
         if layer.relu and layer.residual is not None and not comes_masked:
             signs = self.tape.buffer(
@@ -308,21 +319,21 @@ class Writer:
             )
             self._signs[layer.target] = signs
         parameters = layer.parameters
-        found = (*self._trained(layer), *self._running(layer), *terms)
-        numbers = (1 - parameters._kwargs["momentum"], parameters._kwargs["eps"])
+        statistics = (*self._trained(layer), *self._running(layer), *terms)
+        numbers = (layer.new_share, layer.epsilon)
         if layer.source in self.sums:
             self.tape.kernel(
                 parameters.name,
                 "summed_terms",
                 blocks_for(terms.mean.size_bytes // 4),
                 *self.sums[layer.source],
-                *found,
+                *statistics,
                 *self._halves_for(layer),
                 *division.sums().maps[:2],
                 *numbers,
             )
             if layer.target in self.fusion.filter:
-                return
+                return  # the next convolution applies it
         elif division.is_one_launch(2 if layer.residual is None else 3):
             launch = division.whole()
             self._norm_kernel(
@@ -331,7 +342,7 @@ class Writer:
                 launch,
                 self._value(layer.source),
                 self._residual(layer),
-                *found,
+                *statistics,
                 self._value(layer.target),
                 signs,
                 *launch.maps,
@@ -346,19 +357,18 @@ class Writer:
                 "norm_terms",
                 launch,
                 self._value(layer.source),
-                *found,
+                *statistics,
                 *self._partials(launch),
                 *launch.maps,
                 *numbers,
             )
         self._apply(layer, terms, signs)
 
-    def _halves_for(self, layer: Norm) -> tuple[Buffer | None, Buffer | None]:
-        """Where a convolution applies the norm."""
+    def _halves_for(self, layer: Norm) -> Sequence[Buffer | None]:
+        """Buffers of a norm's scale and shift in float16, where a convolution applies the norm."""
         if layer.target not in self.fusion.filter:
             return None, None
-        size_bytes = 2 * self.network.values[layer.target].channels
-        halves = (self.tape.buffer(size_bytes), self.tape.buffer(size_bytes))
+        halves = self._of_channels(layer.target, 2, item_bytes=2)
         self._halves[layer.target] = halves
         return halves
 
@@ -380,12 +390,8 @@ class Writer:
             how.relu,
             how.x,
         )
-        statistics_bytes = 4 * self.network.values[layer.target].channels
-        saved = Saved(
-            self.tape.buffer(statistics_bytes),
-            self.tape.buffer(statistics_bytes),
-            self.tape.buffer(reserve_bytes),
-        )
+        mean, inverse_deviation = self._of_channels(layer.target, 2)
+        saved = Saved(mean, inverse_deviation, self.tape.buffer(reserve_bytes))
         self._saved[layer.target] = saved
         self.tape.call(
             parameters.name,
@@ -406,7 +412,7 @@ class Writer:
             *self.tape.space(space_bytes),
             saved.reserve,
             saved.reserve.size_bytes,
-            reals=(1 - parameters._kwargs["momentum"], parameters._kwargs["eps"]),
+            reals=(layer.new_share, layer.epsilon),
         )
         if layer.relu and not how.relu:
             size = self._size(layer.target)
@@ -420,14 +426,14 @@ class Writer:
             )
 
     def _max_pool(self, layer: MaxPooling) -> None:
-        places = self.tape.buffer(self._size(layer.target))
-        self._places[layer.target] = places
+        maxima = self.tape.buffer(self._size(layer.target))
+        self._maxima[layer.target] = maxima
         self._pool(
             "max_pool",
             layer,
             self._value(layer.source),
             self._value(layer.target),
-            places,
+            maxima,
         )
 
     def _average(self, layer: Average) -> None:
@@ -504,19 +510,14 @@ class Writer:
 
     def _filter_back(self, layer: Convolution, gradient: Word) -> None:
         plan = self.fusion.filter.get(layer.source)
-        if plan is not None:
-            dy = self._gradients[layer.target]
+        dy = self._gradients[layer.target]
+        if plan is None:
+            operands = Operands(self._value(layer.source), gradient, dy)
+            self._convolution("BackwardFilter", layer, operands)
+        else:
             self.tape.graph(
                 layer.weight.name, plan, **self._input(layer), w=gradient, y=dy
             )
-            return
-        self._convolution(
-            "BackwardFilter",
-            layer,
-            self._maps(layer.source),
-            self._slope(layer.target),
-            (self._cudnn.filter(layer.shape), gradient),
-        )
 
     def _data_back(self, layer: Convolution) -> None:
         """The gradient of the source; it joins that of another reader."""
@@ -524,20 +525,20 @@ class Writer:
         if plan is not None:
             self._data_back_to_norm(layer, plan)
             return
+        # The first in the backward pass writes the gradient, the others add to it.
         joins = layer.source in self._gradients
         if not joins:
             self._new_gradient(layer.source)
-        self._convolution(
-            "BackwardData",
-            layer,
-            (self._cudnn.filter(layer.shape), layer.weight.data()),
-            self._slope(layer.target),
-            self._slope(layer.source),
-            joins=joins,
+        operands = Operands(
+            self._gradients[layer.source],
+            layer.weight.data(),
+            self._gradients[layer.target],
         )
+        self._convolution("BackwardData", layer, operands, joins=joins)
 
     def _data_back_to_norm(self, layer: Convolution, plan: Plan) -> None:
-        """Through ReLU of the norm that made the source, with the norm's own sums."""
+        """The data gradient through ReLU of the norm that made the source, with the norm's own
+        sums."""
         norm = self.fusion.norm_before(layer)
         assert norm is not None
         gamma, beta = self._trained(norm)
@@ -590,6 +591,7 @@ class Writer:
         if layer.residual is not None:
             dz = dy
             self._gradients[layer.residual] = dy
+        # dx may lie where x does: a thread reads all rows that it writes before it writes them.
         self._gradients[layer.source] = x
         slopes = self.slopes.get(layer.target) or self._new_slopes(layer)
         if division.is_one_launch(2) and layer.target not in self.slopes:
@@ -638,6 +640,7 @@ class Writer:
             slopes.constant,
             x,
             *launch.maps,
+            # What ReLU has cut is 0 already where dz was written, or a convolution masked it.
             0 if dz or layer.target in self.slopes else relu,
         )
 
@@ -657,7 +660,7 @@ class Writer:
                 dz = self._new_gradient(layer.residual)
             else:
                 self._gradients[layer.residual] = dy
-        y = how.x if how.relu else 0
+        y = how.x if how.relu else 0  # backward reads it only to see where ReLU cut
         self._new_gradient(layer.source)
         space_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationBackwardExWorkspaceSize",
@@ -693,7 +696,7 @@ class Writer:
             *self.tape.space(space_bytes),
             saved.reserve,
             saved.reserve.size_bytes,
-            reals=(parameters._kwargs["eps"],),
+            reals=(layer.epsilon,),
         )
 
     def _max_pool_back(self, layer: MaxPooling) -> None:
@@ -701,7 +704,7 @@ class Writer:
             "max_pool_back",
             layer,
             self._gradients[layer.target],
-            self._places[layer.target],
+            self._maxima[layer.target],
             self._new_gradient(layer.source),
         )
 
@@ -730,7 +733,7 @@ class Writer:
             len(self._halves),
         )
 
-    # --- of both ---------------------------------------------------------------------------------
+    # --- both passes -----------------------------------------------------------------------------
 
     def _input(self, layer: Convolution) -> dict[str, Word]:
         """What a graph reads: the source, or what the norm reads that it applies."""
@@ -741,7 +744,7 @@ class Writer:
         return {"x": self._value(norm.source), "scale": scale, "bias": shift}
 
     def convolving(self, layer: Convolution) -> Convolving:
-        """Its shapes, as a graph of cuDNN's backend has them."""
+        """The shapes of a convolution, as a graph of cuDNN's backend has them."""
         return Convolving(
             self._shape(layer.source),
             layer.shape,
@@ -787,17 +790,19 @@ class Writer:
 
     def _normalising(self, layer: Norm) -> Normalising:
         channels = self.network.values[layer.target].channels
-        fused = (
-            layer.relu and self._type == "half" and channels % dnn.FUSED_CHANNELS == 0
-        )
-        operation = dnn.BN_ONLY
-        if fused:
-            operation = dnn.BN_RELU if layer.residual is None else dnn.BN_ADD_RELU
+        # cudnnBatchNormalizationForwardTrainingEx refuses other shapes with ReLU.
+        fits = self._type == "half" and channels % FUSED_CHANNELS == 0
+        fused = layer.relu and fits
+        operation = BatchNormOperation.NORM
+        if fused and layer.residual is None:
+            operation = BatchNormOperation.NORM_RELU
+        elif fused:
+            operation = BatchNormOperation.NORM_ADD_RELU
         x = self._tensor(layer.source)
         return Normalising(
-            mode=(dnn.SPATIAL_PERSISTENT, operation),
+            mode=(SPATIAL_PERSISTENT, operation),
             x=x,
-            z=x if operation == dnn.BN_ADD_RELU else 0,
+            z=x if operation is BatchNormOperation.NORM_ADD_RELU else 0,
             statistics=self._cudnn.statistics(channels),
             relu=self._cudnn.relu() if fused else 0,
         )
@@ -816,26 +821,20 @@ class Writer:
         rows = self._size(layer.target) // channels
         return Division(self._gpu, rows, channels, self._item_bytes)
 
-    def _new_terms(self, channels: int) -> Terms:
-        return Terms(*(self.tape.buffer(4 * channels) for _ in Terms._fields))
-
-    def _of_channels(self, number: int, count: int) -> list[Buffer]:
-        """Buffers of a float32 for each of a value's channels."""
-        size_bytes = 4 * self.network.values[number].channels
+    def _of_channels(
+        self, number: int, count: int, item_bytes: int = 4
+    ) -> list[Buffer]:
+        """Buffers of a float32 (or float16) for each of a value's channels."""
+        size_bytes = item_bytes * self.network.values[number].channels
         return [self.tape.buffer(size_bytes) for _ in range(count)]
 
     def _new_slopes(self, layer: Norm) -> Slopes:
         parameters = layer.parameters
-        size_bytes = 4 * self.network.values[layer.target].channels
-        return Slopes(
-            parameters.gamma.grad(),
-            parameters.beta.grad(),
-            self.tape.buffer(size_bytes),
-            self.tape.buffer(size_bytes),
-        )
+        of_x, constant = self._of_channels(layer.target, 2)
+        return Slopes(parameters.gamma.grad(), parameters.beta.grad(), of_x, constant)
 
     def _partials(self, launch: Launch) -> tuple[Buffer, Buffer]:
-        """Where a norm's slices leave their sums, and count themselves."""
+        """The memory where a norm's slices leave their sums, and where they count themselves."""
         partials, _ = self.tape.space(launch.partials_bytes)
         return partials, self._arrived
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from mxnet.gluon import nn
 
+from ..gluon_private import operator_settings
 from ..network.resnet import Residual, ResNet, Unit
 
 IMAGE_CHANNELS = 4
@@ -21,10 +22,18 @@ class Maps(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Values of one image."""
         return self.height * self.width * self.channels
 
     def windows(self, side: int, stride: int, padding: int, channels: int) -> Maps:
-        """The maps of a layer that reads square windows of these."""
+        """The maps of a layer that reads square windows of these.
+
+        Args:
+            side: of a window, in pixels.
+            stride: from one window to the next.
+            padding: around the maps.
+            channels: of the result.
+        """
         first = side - 2 * padding
         return Maps(
             (self.height - first) // stride + 1,
@@ -34,43 +43,48 @@ class Maps(NamedTuple):
 
 
 class Convolution(NamedTuple):
-    """`source`, `target`: numbers of values, here and in the other layers."""
+    """A convolution without bias. `source` and `target` are the numbers of its input and output
+    among the values, as in the other layers."""
 
     source: int
     target: int
     weight: Any
     shape: tuple[int, int, int, int]
-    """Channels out, height, width, channels in: of images four."""
+    """Channels out, height, width, channels in. Those of images are IMAGE_CHANNELS."""
     stride: int
     padding: int
 
 
 class Norm(NamedTuple):
-    """Batch norm; then the sum with the values `residual` and ReLU, where there are."""
+    """A batch norm; then, where the network has them, the sum with the values `residual`, and
+    ReLU."""
 
     source: int
     target: int
     residual: int | None
     relu: bool
     parameters: nn.BatchNorm
+    epsilon: float
+    new_share: float
+    """The share of a batch's statistics in the running ones: 1 - momentum."""
 
 
 class MaxPooling(NamedTuple):
-    """Over windows of 3 x 3 at every second pixel, padded by one."""
+    """The maxima of windows of 3 x 3 at every second pixel, padded by one."""
 
     source: int
     target: int
 
 
 class Average(NamedTuple):
-    """Over whole maps."""
+    """The means of whole maps."""
 
     source: int
     target: int
 
 
 class Dense(NamedTuple):
-    """Of values that are one pixel."""
+    """A fully connected layer, whose values are one pixel."""
 
     source: int
     target: int
@@ -79,7 +93,7 @@ class Dense(NamedTuple):
 
     @property
     def as_convolution(self) -> Convolution:
-        """The same of one pixel: cuDNN has that in all types, with its bias."""
+        """The same layer as a convolution of one pixel, which cuDNN has in all types."""
         out, channels = self.weight.shape
         shape = (out, 1, 1, channels)
         return Convolution(self.source, self.target, self.weight, shape, 1, 0)
@@ -142,8 +156,9 @@ class LayerList:
     def _convolution(self, unit: Unit, value: int) -> int:
         before = self.values[value]
         out, kernel, _, _ = unit.conv.weight.shape
-        stride = unit.conv._kwargs["stride"][0]
-        padding = unit.conv._kwargs["pad"][0]
+        settings = operator_settings(unit.conv)
+        stride = settings["stride"][0]
+        padding = settings["pad"][0]
         layer = Convolution(
             value,
             len(self.values),
@@ -155,5 +170,14 @@ class LayerList:
         return self._append(layer, before.windows(kernel, stride, padding, out))
 
     def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:
-        layer = Norm(value, len(self.values), residual, relu, unit.norm)
+        settings = operator_settings(unit.norm)
+        layer = Norm(
+            value,
+            len(self.values),
+            residual,
+            relu,
+            unit.norm,
+            epsilon=settings["eps"],
+            new_share=1 - settings["momentum"],
+        )
         return self._append(layer, self.values[value])

@@ -18,25 +18,25 @@ class Buffer:
         self.offset = 0
 
 
-def place(buffers: Sequence[Buffer]) -> int:
+def lay_out(buffers: Sequence[Buffer]) -> int:
     """Give each an offset so that no two that live at a time overlap; the bytes that they take.
 
     The largest first, each at the lowest place that is free: within 1 % of what lives at the
     worst moment of ResNet-50's step.
     """
     end_bytes = 0
-    placed: list[Buffer] = []
+    laid: list[Buffer] = []
     for buffer in sorted(buffers, key=attrgetter("size_bytes"), reverse=True):
         offset = 0
-        for other in sorted(placed, key=attrgetter("offset")):
-            if not _live_together(buffer, other):
+        for neighbour in sorted(laid, key=attrgetter("offset")):
+            if not _live_together(buffer, neighbour):
                 continue
-            if offset + buffer.size_bytes <= other.offset:
+            if offset + buffer.size_bytes <= neighbour.offset:
                 break
-            end = other.offset + other.size_bytes
+            end = neighbour.offset + neighbour.size_bytes
             offset = max(offset, _aligned(end))
         buffer.offset = offset
-        placed.append(buffer)
+        laid.append(buffer)
         end_bytes = max(end_bytes, offset + buffer.size_bytes)
     return end_bytes
 

@@ -16,20 +16,27 @@ from .calls import Call, Device, checked, cuda, data_address, float_bits
 
 SOURCE = Path(__file__).with_name("device.cu")
 TRAINED_NORMS = "#ifdef TRAINED_NORMS"
-"""Before the kernels that only a step with norms of ours has: NVRTC takes 3 s for them."""
+"""The line before the kernels of steps with norms of ours. NVRTC takes 3 s for them."""
 WITH_NORMS = "#define TRAINED_NORMS\n"
 THREADS = 256
-"""Of a block (step.c). A power of two: sums over a block halve it."""
+"""The threads of a block (step.c). A power of two: sums over a block halve it."""
+_C_TYPES = {"half": "half_t", "float": "float"}
+"""The type T of a TYPED_KERNEL, by the end of the kernel's name."""
 _NO_COMPILER = 221  # CUDA_ERROR_JIT_COMPILER_NOT_FOUND
 LARGEST_GRID = 4096
-"""Blocks of a kernel that walks over an array."""
+"""The most blocks of a kernel that walks over an array."""
 
 
 def parameters(source: str) -> dict[str, list[str]]:
-    """Kernel -> its parameters, as `const half_t* logits`."""
+    """The parameters of each kernel, as `const half_t* logits`."""
     kernels = {}
-    for name, text in re.findall(r"^KERNEL (\w+)\(([^)]*)\)", source, re.M):
-        kernels[name] = re.split(r",\s+", text)
+    for name, listed in re.findall(r"^KERNEL (\w+)\(([^)]*)\)", source, re.M):
+        kernels[name] = re.split(r",\s+", listed)
+    typed = re.findall(r"^TYPED_KERNEL\((\w+), \(([^)]*)\)", source, re.M)
+    for name, listed in typed:
+        for suffix, c_type in _C_TYPES.items():
+            of_type = re.sub(r"\bT\b", c_type, listed)
+            kernels[f"{name}_{suffix}"] = re.split(r",\s+", of_type)
     return kernels
 
 
@@ -125,10 +132,10 @@ def compiled(source: str, architecture: str) -> bytes:
         line, _, _ = log.value.decode(errors="replace").strip().partition("\n")
         raise UserError(f"{SOURCE.name}: NVRTC failed: {line}")
     nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
-    text = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetPTX(program, text)
+    ptx = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetPTX(program, ptx)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return text.raw
+    return ptx.raw
 
 
 def blocks_for(size: int) -> int:

@@ -12,7 +12,7 @@ from .module import THREADS
 
 
 class Norms(Enum):
-    """Where a training step's statistics come from, and what applies them."""
+    """What computes the statistics of a training step's batch norms, and what applies them."""
 
     CUDNN = "cuDNN's batch norm: reads once, needs all multiprocessors at a time"
     OWN = "our kernels: statistics, then scale, shift, sum and ReLU"
@@ -21,7 +21,7 @@ class Norms(Enum):
 
 
 class Row(NamedTuple):
-    """Up to how many images a step."""
+    """The norms of a step of so many images at most."""
 
     images: int
     norms: Norms
@@ -33,7 +33,7 @@ class Gpu(NamedTuple):
     multiprocessors: int
     cache_bytes: int
     rows: tuple[Row, ...]
-    """By what a card of this capability ran fastest; cuDNN's where none was measured."""
+    """The norms that a card of this capability ran fastest; cuDNN's where none was measured."""
 
 
 ANY = sys.maxsize
@@ -55,14 +55,14 @@ SUM_ROWS = 4
 APPLY_ROWS = 2
 """Rows that a thread has in flight (device.cu)."""
 BLOCKS = 4
-"""Of a multiprocessor."""
+"""Blocks of one multiprocessor."""
 FEW_ROWS = 2048
-"""With no more rows one block does all of a column, and the norm is one launch."""
+"""The most rows of which one block does all of a column, so that the norm is one launch."""
 
 
 def gpu_of(capability: tuple[int, int]) -> Gpu:
     """The row of a capability, or of the last before it."""
-    return TABLE[max(known for known in TABLE if known <= capability)]
+    return TABLE[max(row for row in TABLE if row <= capability)]
 
 
 def choose(capability: tuple[int, int], images: int) -> Norms:
@@ -72,7 +72,7 @@ def choose(capability: tuple[int, int], images: int) -> Norms:
 
 
 class Launch(NamedTuple):
-    """Of one of our kernels: its blocks, and how they divide maps."""
+    """The launch of one of our kernels: its blocks, and how they divide maps."""
 
     blocks: int
     rows: int
@@ -82,17 +82,24 @@ class Launch(NamedTuple):
 
     @property
     def maps(self) -> tuple[int, int, int, int]:
-        """The kernel's arguments."""
+        """The kernel's arguments that say how it divides maps."""
         return self[1:]
 
     @property
     def partials_bytes(self) -> int:
-        """Two sums a channel and slice."""
+        """The memory for two sums a channel and slice."""
         return 8 * self.channels * self.slices
 
 
 class Division:
-    """How the kernels divide maps of rows (pixels of all images) and channels."""
+    """How the kernels divide maps of rows (pixels of all images) and channels.
+
+    Args:
+        gpu: which runs the kernels.
+        rows: of the maps.
+        channels: of a row.
+        item_bytes: of a value.
+    """
 
     def __init__(self, gpu: Gpu, rows: int, channels: int, item_bytes: int) -> None:
         self._gpu = gpu
@@ -100,7 +107,7 @@ class Division:
         self._channels = channels
         wide = VECTOR_BYTES // item_bytes
         self.column_channels = 1 if channels % wide else wide
-        """Of a thread."""
+        """The channels of a thread."""
         self._columns = channels // self.column_channels
         self._size_bytes = rows * channels * item_bytes
 
@@ -110,20 +117,21 @@ class Division:
         return fits and self._rows <= FEW_ROWS
 
     def whole(self) -> Launch:
-        """A column a block, with all rows."""
+        """The launch of a kernel that gives each block a column with all rows."""
         return self._launch(1, 1)
 
     def sums(self) -> Launch:
-        """The last block of a column adds up its slices, so that these are no more than it reads
-        in the time of the others."""
+        """The launch of a kernel that sums. The last block of a column adds up its slices, so that
+        these are no more than it reads in the time of the others."""
         chunks = self._chunks(SUM_ROWS)
         return self._launch(LANES, min(8 * math.isqrt(chunks), self._most(chunks)))
 
     def apply(self) -> Launch:
+        """The launch of a kernel that works element by element."""
         return self._launch(LANES, self._most(self._chunks(APPLY_ROWS)))
 
     def _chunks(self, in_flight: int) -> int:
-        """What a block does at a time."""
+        """How many times a block has to take up rows, if one block did them all."""
         lanes = min(LANES, self._columns)
         return -(-self._rows // (THREADS // lanes * in_flight))
 

@@ -12,6 +12,7 @@ import numpy as np
 from mxnet import nd
 
 from ..communication.buckets import side_by_side
+from ..gluon_private import lay_weight
 from ..operators import TOP, Graphs, Operators
 from ..step_times import Stamp
 from .calls import SETTINGS, captured_graphs, check_segments, data_address, float_bits
@@ -72,17 +73,14 @@ class PlanOperators(Operators):
             flat, views = side_by_side(self, [p.shape for p in parameters], dtype)
             self.shared.weights.append(flat)
             for p, view in zip(parameters, views, strict=True):
-                p.data().copyto(view)
-                p._data = [view]
-                # by its setter it would be filled with an array of its own
-                p._grad_req = "write"
+                lay_weight(p, view)
         self.shared.statistics.extend(p.data() for p in statistics)
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
         return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
 
     def settings(self) -> nd.NDArray:
-        """Where the settings of a step lie on the device."""
+        """An array on the device for the settings of a step."""
         return self.zeros(SETTINGS, np.int64)
 
     def fill(self, array: nd.NDArray, value: float) -> None:
@@ -98,9 +96,9 @@ class PlanOperators(Operators):
     def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
         self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
 
-    def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
+    def add_square(self, array: nd.NDArray, roots: nd.NDArray, sign: int) -> None:
         self.launch(
-            "add_square", blocks_for(array.size), array, other, array.size, sign
+            "add_square", blocks_for(array.size), array, roots, array.size, sign
         )
 
     def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
@@ -159,6 +157,7 @@ class _Plans:
     def _plan_for(self, shape: tuple[int, ...]) -> Any:
         operators = self._operators
         plan = self._plans.get(shape)
+        # The addresses in a plan are those of the memory that there was when it was made.
         if plan is None or plan.generation != operators.shared.arena.generation:
             writer = operators.writer(self._net, shape, self._settings)
             plan = self._new_plan(writer)
@@ -170,7 +169,14 @@ class _Plans:
 
 
 class PlanCriterion(_Plans):
-    """Losses of a batch and the gradients."""
+    """Losses of a batch and the gradients.
+
+    Args:
+        operators: of the GPU.
+        net: the network that is trained.
+        loss: whose smoothing is taken over.
+        buckets: the arrays of the gradients.
+    """
 
     def __init__(
         self,
@@ -180,7 +186,7 @@ class PlanCriterion(_Plans):
         buckets: Sequence[nd.NDArray],
     ) -> None:
         super().__init__(operators, net)
-        self._other = loss.other
+        self._off_target = loss.off_target
         self._buckets = buckets
         self._plan: TrainingPlan | None = None
         self._batch: list[nd.NDArray] = []
@@ -198,14 +204,16 @@ class PlanCriterion(_Plans):
     def backward(self, losses: nd.NDArray, scale: float) -> None:  # noqa: ARG002
         assert self._plan is not None
         # The stream may still read the batch and write the losses, until the first group is done.
-        first, *others = self._plan.backward
+        first, *rest = self._plan.backward
         first((), self._batch, [losses])
-        for segment in others:
+        for segment in rest:
             segment()
         self._batch = []
 
     def _new_plan(self, writer: Writer) -> TrainingPlan:
-        plan = TrainingPlan(self._operators.shared, writer, self._other, self._buckets)
+        plan = TrainingPlan(
+            self._operators.shared, writer, self._off_target, self._buckets
+        )
         self._operators.norm_layers = writer.norm_layers()
         return plan
 

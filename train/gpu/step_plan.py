@@ -29,47 +29,54 @@ class Shared(NamedTuple):
     """The running means and variances of all networks. Each is an array of its own: one of
     Horovod's operations sums them, and with two views of one array it would never begin."""
     loss_sum: nd.NDArray
-    """Of the steps since the last log point."""
+    """The sum of the losses since the last log point."""
 
 
 class TrainingPlan:
-    """Forward, and backward group by group, for images of one shape."""
+    """Forward, and backward group by group, for images of one shape.
+
+    Args:
+        shared: what all plans are given.
+        writer: of a network and a shape, on a new tape.
+        off_target: the smoothed target of each class that is not the label's.
+        buckets: the arrays of the gradients.
+    """
 
     def __init__(
         self,
         shared: Shared,
         writer: Writer,
-        other: float,
+        off_target: float,
         buckets: Sequence[nd.NDArray],
     ) -> None:
         device, arena, weights, statistics, loss_sum = shared
         writer.forward(training=True)
-        writer.loss(other, loss_sum)
-        begun = len(writer.tape.entries)
+        writer.loss(off_target, loss_sum)
+        begin = len(writer.tape.entries)
         writer.backward()
         calls = writer.tape.calls(arena)
         self.generation = arena.generation
         self.forward = Segment(
             device,
-            calls[:begun],
+            calls[:begin],
             writer.settings,
             weights,
             [writer.settings, arena.token, *statistics, loss_sum],
             waits=False,  # what follows on the stream does, and readers wait for backward's first
         )
         self.backward = []
-        for group in cut(writer.written, buckets):
+        for backward_part in cut(writer.written, buckets):
             writes = [
                 arena.token,
                 loss_sum,
-                *(buckets[number] for number in group.buckets),
+                *(buckets[number] for number in backward_part.buckets),
             ]
-            part = calls[begun : group.end]
+            part = calls[begin : backward_part.end]
             self.backward.append(Segment(device, part, None, weights, writes))
-            begun = group.end
+            begin = backward_part.end
 
 
-class Group(NamedTuple):
+class BackwardPart(NamedTuple):
     """A part of backward: the number of the call that follows it, and the buckets it writes to."""
 
     end: int
@@ -78,7 +85,7 @@ class Group(NamedTuple):
 
 def cut(
     written: Sequence[tuple[int, Any]], buckets: Sequence[nd.NDArray]
-) -> list[Group]:
+) -> list[BackwardPart]:
     """Backward's parts, each ending where a bucket of gradients is complete.
 
     Args:
@@ -95,15 +102,17 @@ def cut(
         address = data_address(parameter.grad())
         return next(n for n, end in enumerate(ends) if begins[n] <= address < end)
 
-    places = [(call, bucket_of(parameter)) for call, parameter in written]
-    last_call = {bucket: call for call, bucket in places}
-    groups = []
+    # A part ends with the call that completes a bucket. Buckets that it writes to and a later part
+    # completes are among its writes as well: the engine has to know of all.
+    completed = [(call, bucket_of(parameter)) for call, parameter in written]
+    last_call = {bucket: call for call, bucket in completed}
+    parts = []
     begin = 0
     for last in sorted(set(last_call.values())):
-        touched = {bucket for call, bucket in places if begin <= call <= last}
-        groups.append(Group(last + 1, sorted(touched)))
+        touched = {bucket for call, bucket in completed if begin <= call <= last}
+        parts.append(BackwardPart(last + 1, sorted(touched)))
         begin = last + 1
-    return groups
+    return parts
 
 
 class ScoringPlan:

@@ -12,13 +12,13 @@ from ...host.errors import UserError
 from .backend import Plan
 from .calls import Call, cuda, data_address
 from .cudnn import Cudnn
-from .memory import Buffer, place
+from .memory import Buffer, lay_out
 from .module import CudaModule
 
 Word: TypeAlias = "int | Buffer | nd.NDArray | dict[str, Word] | None"
 """What a call is given: a number or an address, a buffer, an array; all tensors of a graph."""
 _SPACE = "workspace"
-"""Of a graph, among its tensors."""
+"""The name of a graph's workspace among its tensors."""
 
 
 class Arena:
@@ -31,13 +31,13 @@ class Arena:
         self.address = 0
         self.size_bytes = 0
         self.generation = 0
-        """Of the memory; plans of an earlier one have to be made again."""
+        """How often memory was taken. Plans of an earlier generation have to be made again."""
 
     def reserve(self, size_bytes: int) -> None:
         """Make it large enough; what it holds is lost. Raises UserError: the GPU has no more."""
         if size_bytes <= self.size_bytes:
             return
-        nd.waitall()
+        nd.waitall()  # calls of the plans before may still use it
         address = ctypes.c_void_p(self.address)
         cuda().cudaFree(address)
         size = ctypes.c_size_t(size_bytes)
@@ -52,7 +52,7 @@ class Arena:
 
 
 class Entry(NamedTuple):
-    """A call before its buffers have addresses. `blocks`: of a kernel, else 0."""
+    """A call before its buffers have addresses: of a kernel with `blocks`, else of cuDNN."""
 
     layer: str
     function: str
@@ -77,11 +77,11 @@ class Tape:
         return self._buffers[-1]
 
     def call(
-        self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()
+        self, layer: str, function: str, *arguments: Word, reals: tuple[float, ...] = ()
     ) -> None:
         """A function of cuDNN; its handle comes first."""
-        words = (self._cudnn.handle, *words)
-        self._add(Entry(layer, function, words, reals, 0))
+        arguments = (self._cudnn.handle, *arguments)
+        self._add(Entry(layer, function, arguments, reals, 0))
 
     def graph(self, layer: str, plan: Plan, **operands: Word) -> None:
         """A graph of cuDNN's backend; its tensors by their names."""
@@ -94,46 +94,49 @@ class Tape:
 
     def space(self, size_bytes: int) -> tuple[Buffer, int]:
         """The workspace, and how much of it a call takes."""
+        # Calls run one after the other, so all share one piece of the largest size.
         largest = max(self.workspace.size_bytes, size_bytes)
         self.workspace.size_bytes = largest
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
-        for word in words_of(entry):
-            if isinstance(word, Buffer):
-                word.calls.append(len(self.entries))
+        for argument in words_of(entry):
+            if isinstance(argument, Buffer):
+                argument.calls.append(len(self.entries))
         self.entries.append(entry)
 
     def calls(self, arena: Arena) -> list[tuple[str, Call]]:
         """The table, with a name for each call; the arena is made large enough."""
         used = [buffer for buffer in self._buffers if buffer.calls]
-        arena.reserve(place(used))
+        arena.reserve(lay_out(used))
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
-        words = tuple(self._resolved(word, base) for word in entry.words)
+        arguments = tuple(self._resolved(argument, base) for argument in entry.words)
         if entry.blocks:
-            call = self._module.call(entry.function, entry.blocks, words)
+            call = self._module.call(entry.function, entry.blocks, arguments)
         else:
             call = Call(function=self._cudnn.function(entry.function))
-            call.words[: len(words)] = words
+            call.words[: len(arguments)] = arguments
             call.reals[: len(entry.reals)] = entry.reals
         return f"{entry.function} of {entry.layer}", call
 
-    def _resolved(self, word: Any, base: int) -> Any:
-        if isinstance(word, dict):
-            addresses = {name: self._resolved(word[name], base) for name in word}
+    def _resolved(self, argument: Any, base: int) -> Any:
+        if isinstance(argument, dict):
+            addresses = {
+                name: self._resolved(argument[name], base) for name in argument
+            }
             return self._cudnn.backend.pack(addresses, addresses.pop(_SPACE))
-        if isinstance(word, Buffer):
-            return base + word.offset
-        if isinstance(word, nd.NDArray):
-            return data_address(word)
-        return word or 0
+        if isinstance(argument, Buffer):
+            return base + argument.offset
+        if isinstance(argument, nd.NDArray):
+            return data_address(argument)
+        return argument or 0
 
 
 def words_of(entry: Entry) -> Iterator[Any]:
     """All that a call is given."""
-    for word in entry.words:
-        yield word
-        if isinstance(word, dict):
-            yield from word.values()
+    for argument in entry.words:
+        yield argument
+        if isinstance(argument, dict):
+            yield from argument.values()

@@ -73,6 +73,7 @@ class PlanUpdater(Updater):
         def on_device(values: Any, dtype: str) -> nd.NDArray:
             return nd.array(np.array(values, dtype), ctx, dtype=dtype)
 
+        # From here on `_by_tensor` adds up the sums of a tensor's chunks.
         self._first_blocks = np.cumsum([0, *chunks[:-1]])
         self._table = on_device(rows, "int64")
         numbers = np.arange(len(tensors))
@@ -135,9 +136,9 @@ class PlanUpdater(Updater):
             arguments += [AKIBA_MU2, AKIBA_EPSILON]
         return self._call(name, self._blocks, *arguments)
 
-    def measured_step(self, step: int, now: Settings) -> Measured:
-        rescale = self._rescale(now)
-        self.step(step, now)
+    def measured_step(self, step: int, settings: Settings) -> Measured:
+        rescale = self._rescale(settings)
+        self.step(step, settings)
         # a copy: the next steps write theirs before this one is read
         squares = nd.empty(self._sums.shape, self.operators.ctx)
         self._sums.copyto(squares)
@@ -147,11 +148,11 @@ class PlanUpdater(Updater):
         """A block has the sums of its chunk, of weight and gradient."""
         return np.add.reduceat(squares.reshape(-1, 2), self._first_blocks).T
 
-    def _apply(self, step: int, now: Settings) -> None:
-        settings = [now.lr, now.momentum, self._rescale(now)]
+    def _apply(self, step: int, settings: Settings) -> None:
+        values = [settings.lr, settings.momentum, self._rescale(settings)]
         if self._squares:
-            settings += self._akiba_shares(step, now)
-        self._run([float_bits(value) for value in settings])
+            values += self._akiba_shares(step, settings)
+        self._run([float_bits(number) for number in values])
         # a copy: the next steps write theirs before this one is read
         if self.scaler.is_dynamic:
             finite = nd.empty((1,), self.operators.ctx)

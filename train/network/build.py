@@ -28,7 +28,7 @@ NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
     "alexnet": AlexNet,
     "googlenet": lambda model, classes, _: GoogLeNet(model, classes),
 }
-"""By `model.network`, from (model, classes, height and width of a crop)."""
+"""The networks by `model.network`, from (model, classes, height and width of a crop)."""
 
 
 class Seeded(mx.init.Initializer):
@@ -59,8 +59,8 @@ class Seeded(mx.init.Initializer):
         channels_last = self._layout == "NHWC" and len(shape) == 4
         if channels_last:
             shape = tuple(shape[axis] for axis in TO_NCHW)
-        drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
-        arr[:] = drawn.transpose(TO_NHWC) if channels_last else drawn
+        values = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        arr[:] = values.transpose(TO_NHWC) if channels_last else values
 
 
 class Loss(HybridBlock):
@@ -73,14 +73,14 @@ class Loss(HybridBlock):
     def __init__(self, model: Model, classes: int) -> None:
         super().__init__()
         a = model.label_smoothing
-        self.other = a / (classes - 1)
-        self._true_minus_other = 1 - self.other * classes
+        self.off_target = a / (classes - 1)
+        self._true_minus_off = 1 - self.off_target * classes
 
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
         total = F.sum(log_p, axis=1)
-        return -(self._true_minus_other * true + self.other * total)
+        return -(self._true_minus_off * true + self.off_target * total)
 
 
 def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
@@ -114,6 +114,13 @@ def build_networks(
     on batch x height x width rows, of which cuDNN's inference takes 65,535.
 
     A plan reads the weights that are trained, which are NHWC.
+
+    Args:
+        model: the section of the config.
+        classes: of the images.
+        crop_px: height and width of an image.
+        seed: of the stream `weights`.
+        operators: of the device.
     """
     if isinstance(operators, PlanOperators):
         model = model.model_copy(update={"layout": "NHWC"})
@@ -210,9 +217,9 @@ def quick_digest(weights: Iterable[Any]) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for array in weights:
         bits = np.frombuffer(array, np.uint8)
-        whole = len(bits) // 8 * 8
-        words = bits[:whole].view(np.uint64)
-        digest.update(np.bitwise_xor.reduce(words))
-        digest.update(words.sum(dtype=np.uint64))
-        digest.update(bits[whole:].tobytes())
+        whole_bytes = len(bits) // 8 * 8
+        integers = bits[:whole_bytes].view(np.uint64)
+        digest.update(np.bitwise_xor.reduce(integers))
+        digest.update(integers.sum(dtype=np.uint64))
+        digest.update(bits[whole_bytes:].tobytes())
     return digest.digest()

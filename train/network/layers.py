@@ -58,7 +58,17 @@ def build_convolution(
     stride: int = 1,
     padding: int | None = None,
 ) -> nn.Conv2D:
-    """A convolution with bias and ReLU; by default it keeps the resolution but for its stride."""
+    """A convolution with bias and ReLU; by default it keeps the resolution but for its stride.
+
+    Args:
+        layout: of the maps.
+        name: the prefix of its parameters.
+        in_channels: of the maps that it reads.
+        channels: of its result.
+        kernel: side of a window.
+        stride: from one window to the next.
+        padding: around the maps; None: half of a window.
+    """
     return nn.Conv2D(
         channels,
         kernel,

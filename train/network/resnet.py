@@ -23,7 +23,18 @@ def rectify(F: Any, x: Any) -> Any:
 
 
 class Unit(nn.HybridBlock):
-    """Convolution, normalisation and, where wanted, ReLU."""
+    """Convolution, normalisation and, where wanted, ReLU.
+
+    Args:
+        model: the section of the config.
+        name: of the convolution.
+        in_channels: of the maps that it reads.
+        channels: of its result.
+        kernel: side of a window.
+        stride: from one window to the next.
+        relu: whether it ends in ReLU.
+        zero_gamma: whether its norm begins as zero.
+    """
 
     def __init__(
         self,
@@ -69,7 +80,16 @@ class Unit(nn.HybridBlock):
 
 
 class Residual(nn.HybridBlock):
-    """Convolutions, the first 3x3 with the stride, and a shortcut: 1x1 where shapes differ."""
+    """Convolutions, the first 3x3 with the stride, and a shortcut: 1x1 where shapes differ.
+
+    Args:
+        model: the section of the config.
+        block: kernel and multiple of the width of each convolution.
+        in_channels: of the maps that it reads.
+        width: of the stage.
+        stride: of its first 3x3 convolution.
+        prefix: of its parameters.
+    """
 
     def __init__(
         self,

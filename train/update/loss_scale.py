@@ -97,12 +97,12 @@ class LossScaler:
         """The factor of the losses of `step`. Raises AllRanksError: gradients overflow at the
         smallest scale too."""
         while self._checks and self._checks[0].step <= step - CHECK_DELAY_STEPS:
-            asked, used, finite = self._checks.popleft()
+            checked_step, used, finite = self._checks.popleft()
             following = next_scale(self.scale, used, host_reads.finite(finite))
             if following is None:
                 raise AllRanksError(
-                    f"finite gradients expected, found others at step {asked} though the loss "
-                    f"scale (model.loss_scale) has come down to {used:g}",
+                    f"finite gradients expected, found others at step {checked_step} though the "
+                    f"loss scale (model.loss_scale) has come down to {used:g}",
                     retryable=False,
                 )
             self.scale = following

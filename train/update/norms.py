@@ -28,12 +28,12 @@ class NormRecorder:
         self._updater = updater
         self._measured: Measured | None = None
 
-    def step(self, step: int, now: Settings) -> None:
+    def step(self, step: int, settings: Settings) -> None:
         """Enqueue the update; waits for nothing."""
         if step % self._every_steps:
-            self._updater.step(step, now)
+            self._updater.step(step, settings)
         else:
-            self._measured = self._updater.measured_step(step, now)
+            self._measured = self._updater.measured_step(step, settings)
 
     def take(self) -> dict[str, dict[str, float]]:
         """The norms of the step before this log point, by quantity and tensor; empty where it was

@@ -43,7 +43,7 @@ class Tensor(NamedTuple):
     weight: NDArray
     gradient: NDArray
     momentum: NDArray
-    """float32."""
+    """The velocity, in float32."""
     master: NDArray | None
     """The float32 copy of a float16 weight: it is updated, and the weight follows it."""
     decay: float
@@ -62,7 +62,14 @@ class Tensor(NamedTuple):
 def tensor_of(
     parameter: Any, settings: Optimizer, momentum: NDArray, master: NDArray | None
 ) -> Tensor:
-    """The tensor of a gluon parameter. `momentum`: zeros; `master`: of a float16 weight."""
+    """The tensor of a gluon parameter. `momentum`: zeros; `master`: of a float16 weight.
+
+    Args:
+        parameter: a gluon parameter, whose name's ending decides on decay and LARS.
+        settings: the optimizer section of the config.
+        momentum: zeros.
+        master: the float32 copy of a float16 weight.
+    """
     rule = settings.rule
     ending = parameter.name.rpartition("_")[2]
     return Tensor(
@@ -166,7 +173,7 @@ class Updater:
         self.written_last = [last_group[-1].weight, tensors[-1].weight]
         """The weights that a step writes last."""
 
-    def step(self, step: int, now: Settings) -> None:
+    def step(self, step: int, settings: Settings) -> None:
         """Enqueue the update of every tensor; returns at once.
 
         Gradients arrive summed over all images and ranks and are divided by the batch. Those of
@@ -174,20 +181,20 @@ class Updater:
         """
         # A rank without a share of the batch, which scales no losses, learns of a new scale here.
         self.scaler.value_at(step)
-        momentum = now.momentum
+        momentum = settings.momentum
         if self._rule.momentum_correction and self.previous_lr:
-            momentum *= now.lr / self.previous_lr
-        self.previous_lr = now.lr
-        self._apply(step, now._replace(momentum=momentum))
+            momentum *= settings.lr / self.previous_lr
+        self.previous_lr = settings.lr
+        self._apply(step, settings._replace(momentum=momentum))
 
-    def measured_step(self, step: int, now: Settings) -> Measured:
-        """As `step`, and enqueue the sums of squares of what it finds: all weights, then all
+    def measured_step(self, step: int, settings: Settings) -> Measured:
+        """Do `step`, and enqueue the sums of squares of what it finds: all weights, then all
         gradients."""
         weights = [t.weight if t.master is None else t.master for t in self._tensors]
         gradients = [t.gradient for t in self._tensors]
         sums = map(_square_sum, weights + gradients)
-        measured = Measured(nd.concat(*sums, dim=0), self._rescale(now))
-        self.step(step, now)
+        measured = Measured(nd.concat(*sums, dim=0), self._rescale(settings))
+        self.step(step, settings)
         return measured
 
     def norms(self, measured: Measured) -> dict[str, dict[str, float]]:
@@ -213,16 +220,16 @@ class Updater:
         """(2, tensors): the sums of weights and of gradients."""
         return squares.reshape(2, -1)
 
-    def _apply(self, step: int, now: Settings) -> None:
-        """Enqueue the update; `now.momentum` is corrected already."""
+    def _apply(self, step: int, settings: Settings) -> None:
+        """Enqueue the update; `settings.momentum` is corrected already."""
         self.scaler.zero_nonfinite(step)
         with mx.engine.bulk(self._bulk):
             if self._squares:
-                self._apply_rmsprop_warmup(step, now)
+                self._apply_rmsprop_warmup(step, settings)
             elif self.fused:
-                self._apply_fused(now)
+                self._apply_fused(settings)
             else:
-                self._apply_multi_tensor(now)
+                self._apply_multi_tensor(settings)
 
     def reset(self) -> None:
         """Forget all momentum: the state of a new run."""
@@ -244,26 +251,26 @@ class Updater:
                 arrays[f"square/{t.name}"] = square
         return arrays
 
-    def _rescale(self, now: Settings) -> float:
-        return 1 / (now.global_batch_size * self.scaler.scale.value)
+    def _rescale(self, settings: Settings) -> float:
+        return 1 / (settings.global_batch_size * self.scaler.scale.value)
 
-    def _apply_fused(self, now: Settings) -> None:
+    def _apply_fused(self, settings: Settings) -> None:
         """CPU, constant loss scale: our own operator, one call for all tensors (train/kernels)."""
-        settings = {
-            "lr": repr(now.lr),
-            "momentum": repr(now.momentum),
-            "rescale": repr(self._rescale(now)),
+        attributes = {
+            "lr": repr(settings.lr),
+            "momentum": repr(settings.momentum),
+            "rescale": repr(self._rescale(settings)),
         }
-        kernels.update(self._arrays, settings | self._constants)
+        kernels.update(self._arrays, attributes | self._constants)
 
-    def _apply_multi_tensor(self, now: Settings) -> None:
+    def _apply_multi_tensor(self, settings: Settings) -> None:
         """Else: MXNet's multi-tensor operators, at most 60 tensors a call."""
         for tensors, decays in self._groups:
             update = nd.preloaded_multi_mp_sgd_mom_update
             if tensors[0].master is None:
                 update = nd.preloaded_multi_sgd_mom_update
-            trusts = self._trusts(tensors, decays, now)
-            lrs = now.lr * trusts * self.scaler.finite
+            trusts = self._trusts(tensors, decays, settings)
+            lrs = settings.lr * trusts * self.scaler.finite
             for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
                 part = tensors[start : start + MAX_TENSORS_PER_CALL]
                 end = start + len(part)
@@ -273,12 +280,12 @@ class Updater:
                     decays[start:end],
                     out=[t.weight for t in part],
                     num_weights=len(part),
-                    momentum=now.momentum,
-                    rescale_grad=self._rescale(now),
+                    momentum=settings.momentum,
+                    rescale_grad=self._rescale(settings),
                 )
 
     def _trusts(
-        self, tensors: Sequence[Tensor], decays: NDArray, now: Settings
+        self, tensors: Sequence[Tensor], decays: NDArray, settings: Settings
     ) -> NDArray:
         """Trust ratios of a group of tensors, on the device; ones where LARS does not apply."""
         if not tensors[0].scaled:
@@ -286,7 +293,7 @@ class Updater:
         weights = [t.weight if t.master is None else t.master for t in tensors]
         gradients = [self._squarable(t.gradient) for t in tensors]
         w = _norms(weights)
-        g = _norms(gradients) * self._rescale(now)
+        g = _norms(gradients) * self._rescale(settings)
         trust, is_scaled = self._trust_ratios(w, g, decays)
         return nd.where(is_scaled, trust, nd.ones_like(trust))
 
@@ -312,33 +319,34 @@ class Updater:
             return gradient
         return gradient.astype("float32", copy=False)
 
-    def _akiba_shares(self, step: int, now: Settings) -> tuple[float, float]:
+    def _akiba_shares(self, step: int, settings: Settings) -> tuple[float, float]:
         """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
         sgd = akiba_sgd_share(self._epoch_at(step))
-        if not now.lr:
+        if not settings.lr:
             return sgd, 0.0
-        return sgd, AKIBA_RMS / now.lr * (1 - sgd)
+        return sgd, AKIBA_RMS / settings.lr * (1 - sgd)
 
-    def _apply_rmsprop_warmup(self, step: int, now: Settings) -> None:
+    def _apply_rmsprop_warmup(self, step: int, settings: Settings) -> None:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
 
         m <- mu2 m + (1 - mu2) g^2;  d <- mu1 d - (a_sgd + a_rms / (sqrt(m) + eps)) g
         w <- w + lr d
         """
-        sgd, rms = self._akiba_shares(step, now)
+        sgd, rms = self._akiba_shares(step, settings)
         for tensor, square in zip(self._tensors, self._squares, strict=True):
             w = tensor.weight
             d = tensor.momentum
-            gradient = tensor.gradient * self._rescale(now)
+            gradient = tensor.gradient * self._rescale(settings)
             g = (gradient + tensor.decay * w) * self.scaler.finite
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
             scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)
-            d[:] = now.momentum * d - scale * g
-            w[:] = w + now.lr * d
+            d[:] = settings.momentum * d - scale * g
+            w[:] = w + settings.lr * d
 
 
 def _square_sum(array: NDArray) -> NDArray:
-    """In float32 and parts: one running sum loses 4 % of the norm of AlexNet's fc6."""
+    """A sum of squares, in float32 and parts: one running sum loses 4 % of the norm of AlexNet's
+    fc6."""
     flat = array.reshape(-1).astype("float32", copy=False)
     return nd.dot(flat, flat).reshape(1)
 
