@@ -228,6 +228,7 @@ def draw_lines(
         if is_reference:
             style = "--"
             colour = INK
+        _draw_band(axes, [] if is_reference else lines, colour)
         for line in lines:
             points = [point for point in line if max(map(abs, point)) < LARGEST]
             if not points:
@@ -261,6 +262,25 @@ def draw_lines(
         axes.set_xscale("log")
     _name_ends(axes, named_ends, share)
     finish(axes, legend=len(series) + len(marks) > 1)
+
+
+def _draw_band(
+    axes: Axes, lines: Sequence[Sequence[tuple[float, float]]], colour: str
+) -> None:
+    """Fill what lies between the lines of a series, where all of them have a point."""
+    curves = list(map(dict, lines))
+    if len(curves) < 2:
+        return
+    shared = sorted(set[float].intersection(*map(set, curves)))
+    columns = [[curve[x] for curve in curves] for x in shared]
+    axes.fill_between(
+        shared,
+        list(map(min, columns)),
+        list(map(max, columns)),
+        color=colour,
+        alpha=0.15,
+        lw=0,
+    )
 
 
 def _size_pt(axes: Axes) -> tuple[float, float]:

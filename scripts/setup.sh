@@ -415,13 +415,22 @@ if ! stack_is_done; then install_stack; fi # not ||, within which no failure wou
 if [ -n "$stack_only" ]; then exit; fi
 if [ -n "$gpu" ]; then link_cuda; fi
 quietly "installing rn50" install --no-build-isolation -e .
-# What is installed in place pip does not compile: every command's first start would.
-quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
-  config data host launch logging predict report sweep train rn50/__init__.py
-quietly "building our kernels" "$venv/bin/python" -m rn50.train.kernels
-quietly "checking the stack" "$venv/bin/python" -c \
-  'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali, sys; assert hvd.gloo_built() or sys.argv[1:]' \
-  ${system_mxnet:+system} # whose Horovod may have MPI alone
+finish() { # side by side: none waits for another
+  local job jobs=() code=0
+  # What is installed in place nobody compiles: every command's first start would.
+  "$venv/bin/python" -m compileall -q bench cli compliance \
+    config data host launch logging predict report sweep train rn50/__init__.py &
+  jobs+=($!)
+  "$venv/bin/python" -m rn50.train.kernels &
+  jobs+=($!)
+  "$venv/bin/python" -c \
+    'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali, sys; assert hvd.gloo_built() or sys.argv[1:]' \
+    ${system_mxnet:+system} & # whose Horovod may have MPI alone
+  jobs+=($!)
+  for job in "${jobs[@]}"; do wait "$job" || code=$?; done
+  return "$code"
+}
+quietly "building our kernels, checking the stack" finish
 "$venv/bin/python" -I launch/installed.py record
 write_stamp "$stamp" pyproject.toml
 say "ready: source ${venv#"$PWD"/}/bin/activate, then rn50 --help"

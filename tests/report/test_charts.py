@@ -65,13 +65,14 @@ def test_colours_stand_out_from_a_white_and_a_dark_page() -> None:
 
 def drawn(count: int) -> str:
     """Lines A, B, ... that end near each other."""
-    axes = new_figure(8, 4, layout=None).subplots()
+    figure = new_figure(8, 4, layout=None)
+    axes = figure.subplots()
     series = [
         Series(chr(65 + number), [[(0, 0.1), (9, 0.75 + number / 1e4)]])
         for number in range(count)
     ]
     draw_lines(axes, series, x_label="epoch")
-    return svg(axes.figure)
+    return svg(figure)
 
 
 def names(picture: str) -> dict[str, tuple[float, float]]:
@@ -101,3 +102,17 @@ def test_many_lines_differ_in_style_too_and_are_read_row_by_row() -> None:
     assert len({re.sub("stroke: #......", "", line) for line in lines}) > 3
     by_place = sorted(names(picture).items(), key=lambda item: item[1][::-1])
     assert "".join(name for name, _ in by_place) == "ABCDEFGHI"
+
+
+def test_lines_of_one_series_have_a_band_between_them() -> None:
+    axes = new_figure(8, 4, layout=None).subplots()
+    runs = [[(0, 0.1), (1, 0.5)], [(0, 0.2), (1, 0.9), (2, 1.0)]]
+    draw_lines(axes, [Series("five", runs)], x_label="epoch")
+    (band,) = axes.collections
+    (path,) = band.get_paths()
+    assert set(map(tuple, np.asarray(path.vertices).tolist())) == {
+        (0.0, 0.1),
+        (1.0, 0.5),
+        (0.0, 0.2),
+        (1.0, 0.9),
+    }
