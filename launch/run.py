@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..compliance.check_log import Check
+from ..compliance.check_log import MISSED, Check
 from ..compliance.config_rules import check_config
 from ..compliance.official import NOT_RUN, check_officially
 from ..compliance.submission import as_one, judge_path
@@ -294,7 +294,7 @@ def conclude(run: Run, out: Path, options: Options) -> Result:
         write(out / RESULT, result)
     except OSError as error:  # the run itself is over, and its verdict known
         print(f"rn50: warning: {out / RESULT}: cannot write: {error.strerror}")
-    print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
+    print(f"check: {check.word}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
     say_figures(result, run, out)
     say(ending.line)
@@ -322,9 +322,7 @@ def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
     if result is None or check.official is None:
         raise UserError(f"{out / RESULT}: a JSON object expected, as rank 0 leaves it")
     result = replace(
-        result,
-        official_checker=check.official,
-        check=Verdict(check.verdict, check.cause),
+        result, official_checker=check.official, check=Verdict(check.word, check.cause)
     )
     if options.recorded:
         result = replace(result, repeats=compare_with_recorded(options.recorded, out))
@@ -369,13 +367,16 @@ def try_report(out: Path, *checks: Check) -> None:
 def result_line(result: Result, out: Path) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
+    status = result.status
+    if result.check is not None and result.check.verdict == MISSED:
+        status = MISSED.lower()
     time_s = result.time_to_train_s
     why = ""
     if result.status != SUCCESS:
         time_s = None
         why = f"reason={json.dumps(result.reason)} "
     return (
-        f"RESULT {result.status} time_to_train_s={_or_none(time_s, '.3f')} "
+        f"RESULT {status} time_to_train_s={_or_none(time_s, '.3f')} "
         f"accuracy={_or_none(result.eval_accuracy, '.4f')} target={result.target} "
         f"epochs={result.epochs} ranks={result.ranks} "
         f"images_per_s={_or_none(result.images_per_s, '.1f')} "
