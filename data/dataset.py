@@ -131,7 +131,7 @@ def verify(
     manifest = load_manifest(folder, WHOLE)
     check_sizes(folder, manifest)
     if full:
-        _check_bytes(folder, manifest, track("checking MB"))
+        _check_bytes(folder, manifest, track("checking bytes, in MB"))
     chosen = {}
     for split in SPLITS:
         table = _check_table(folder, split, manifest)
@@ -234,7 +234,7 @@ def _refuse_changed(folder: Path, split: str, manifest: Manifest, changed: str) 
             if zlib.crc32(chunk) != crc32:
                 inside = (start <= offsets) & (offsets < end)
                 numbers = np.flatnonzero(inside).tolist()
-                place = f"in one of {len(numbers)} records from this on"
+                place = f"in one of {len(numbers)} records that begin with this one"
                 first = [(number, f"{changed}: {place}") for number in numbers[:1]]
                 faults = _find_faults(folder, split, numbers) or first
                 _refuse(faults, folder, split)

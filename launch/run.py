@@ -19,6 +19,7 @@ from ..config.load import Loaded
 from ..config.manifest import Manifest
 from ..config.recorded import load_named
 from ..config.schema import Run
+from ..config.yaml_file import short
 from ..data.describe import describe_data
 from ..data.prepare import prepare as prepare_data
 from ..host.atomic import write_file, write_json
@@ -27,7 +28,7 @@ from ..host.finding import ERROR, WARNING
 from ..host.inherited import not_passed_on
 from ..host.lock import LOCK, hold, other_holder
 from ..host.progress import Tracker, say
-from ..host.reading import read_ends
+from ..host.reading import read_ends, read_object
 from ..logging.places import NoLogs
 from ..logging.records import (
     ENVIRONMENT,
@@ -276,9 +277,16 @@ def announce(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
 
 
 def save_config(loaded: Loaded, out: Path) -> None:
-    """Write config.yaml, which runs the same again, and origins.json."""
+    """Write config.yaml, which runs the same again, and origins.json. What a job's config.yaml says
+    comes from where its submission had it."""
     write_file(out / "config.yaml", loaded.to_yaml())
-    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    of_job = short(out.parent / "config.yaml")
+    submitted = read_object(out.parent / "origins.json")
+    origins = {}
+    for path, _, origin in loaded.leaves():
+        origins[path] = str(origin)
+        if origin.source == of_job:
+            origins[path] = str(submitted.get(path, origin))
     write_json(out / "origins.json", origins)
 
 

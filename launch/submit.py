@@ -18,7 +18,7 @@ from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..host import programs
-from ..host.atomic import in_its_folder, write_file
+from ..host.atomic import in_its_folder, write_file, write_json
 from ..host.errors import UserError
 from ..host.finding import printable
 from ..host.inherited import (
@@ -142,6 +142,8 @@ def submit(
     if folder is None:
         plan = plan_in(new_run_folder(loaded.run))
         write_file(plan.folder / "config.yaml", loaded.to_yaml())
+        origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+        write_json(plan.folder / "origins.json", origins)
     put_aside(plan.folder)
     write_file(plan.folder / JOB_SCRIPT, plan.script)
     brief = in_brief(loaded.run, build_plan(loaded.run))
