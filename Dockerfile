@@ -34,6 +34,8 @@ FROM runtime AS cpu-stack
 COPY requirements requirements
 COPY train/mxnet_import.py train/
 COPY scripts/setup.sh scripts/
+# No cache of packages in a layer.
+ENV UV_NO_CACHE=1 PIP_NO_CACHE_DIR=1
 RUN scripts/setup.sh --stack
 
 FROM cpu-stack AS cpu-build
@@ -56,6 +58,7 @@ COPY requirements-gpu.txt ./
 COPY requirements requirements
 COPY train/mxnet_import.py train/
 COPY scripts/setup.sh scripts/setup_gpu.sh scripts/horovod_kernels.cc scripts/
+ENV UV_NO_CACHE=1 PIP_NO_CACHE_DIR=1
 RUN scripts/setup.sh --gpu --stack
 
 FROM gpu-stack AS gpu-build

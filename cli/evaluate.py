@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from csv import DictWriter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from ..host.atomic import is_stdout, write_output
+from ..host.errors import UserError
 from ..host.reading import JsonObject
 from .console import (
     Json,
@@ -14,11 +20,21 @@ from .console import (
     argument,
     aside,
     exit_bad_if,
+    option,
+    output_file,
     print_json,
+    print_table,
     say,
     track,
 )
 
+if TYPE_CHECKING:
+    from ..launch.evaluation import Guess
+
+_MOST_LISTED = 40
+"""Rows of wrong photos, or of pairs of classes, on a terminal."""
+_MOST_CLASSES = 30
+"""Of a table of what was taken for what."""
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
 RunOrCheckpoint = Annotated[Path, argument(_RUN, metavar="RUN")]
 RunsAndOverrides = Annotated[
@@ -33,6 +49,17 @@ def evaluate(
     words: RunsAndOverrides,
     ranks: Ranks = None,
     launcher: Launcher = None,
+    wrong: Annotated[
+        bool,
+        option("List the photos that it gets wrong, and what for what.", "--wrong"),
+    ] = False,
+    csv: Annotated[
+        Path | None, output_file("With --wrong: write the list of them as CSV")
+    ] = None,
+    image: Annotated[
+        list[Path] | None,
+        option("New photos, instead of a score: their classes.", metavar="FILE..."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Score a checkpoint again: top-1 and top-5 on the run's evaluation set, by the run's code.
@@ -47,15 +74,34 @@ def evaluate(
     Example: `rn50 evaluate results/quick/20261123T050000Z data.path=/scratch/quick`
 
     Example: `rn50 evaluate results/quick/*`
+
+    Example: `rn50 evaluate results/mine/20261123T050000Z --wrong --csv wrong.csv`
+
+    Example: `rn50 evaluate results/mine/20261123T050000Z --image cat.jpg dog.jpg`
     """
+    from ..launch.evaluation import classify
     from ..launch.evaluation import evaluate as score
 
     overrides = [
         word for word in words[1:] if "=" in word and not os.path.lexists(word)
     ]
     paths = [Path(word) for word in words if word not in overrides]
+    if csv is not None and not wrong:
+        raise UserError("--csv needs --wrong")
+    if wrong and (image or len(paths) > 1):
+        raise UserError("--wrong is for the evaluation of one run")
+    if image:
+        run, *more = paths
+        with aside(as_json):
+            photos = classify(run, [*image, *more], overrides, ranks, launcher)
+        _say_classes(photos, as_json=as_json)
+        return
     with aside(as_json):
-        scores = score(paths, overrides, ranks, launcher, track)
+        scores, guesses = score(paths, overrides, ranks, launcher, track)
+    if wrong:
+        scores["wrong"] = list(map(_as_json, filter(_is_wrong, guesses)))
+    if csv is not None:
+        write_output(csv, _to_csv(filter(_is_wrong, guesses)))
     if as_json:
         print_json(scores)
     else:
@@ -67,7 +113,76 @@ def evaluate(
         if "ensemble" in scores:
             say(f"ensemble of {len(scores['runs'])}, the mean of their softmax")
             _say_counts(scores["ensemble"])
+        if wrong:
+            _say_wrong(guesses, csv)
     exit_bad_if(scores.get("as_recorded") is False)
+
+
+def _is_wrong(photo: Guess) -> bool:
+    return photo.guess != photo.label
+
+
+def _as_json(photo: Guess) -> JsonObject:
+    return {
+        "photo": photo.photo,
+        "class": photo.label,
+        "guess": photo.guess,
+        "probability": photo.probability,
+    }
+
+
+def _to_csv(photos: Iterable[Guess]) -> str:
+    text = io.StringIO()
+    table = DictWriter(
+        text, ("photo", "class", "guess", "probability"), lineterminator="\n"
+    )
+    table.writeheader()
+    table.writerows(map(_as_json, photos))
+    return text.getvalue()
+
+
+def _say_classes(photos: Sequence[Guess], *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {"image": photo.photo, "classes": dict(photo.likeliest)}
+                for photo in photos
+            ]
+        )
+        return
+    for photo in photos:
+        shares = [f"{name} {share:.3f}" for name, share in photo.likeliest]
+        say(f"{photo.photo}: {', '.join(shares)}")
+
+
+def _say_wrong(photos: Sequence[Guess], csv: Path | None) -> None:
+    """The wrong photos, the surest guess first, and how often which class was taken for which: of
+    few classes as a table, of many the pairs that are most frequent."""
+    wrong = sorted(filter(_is_wrong, photos), key=lambda photo: -photo.probability)
+    if csv is None:
+        rows = [
+            (photo.photo, photo.label, photo.guess, f"{photo.probability:.3f}")
+            for photo in wrong[:_MOST_LISTED]
+        ]
+        print_table(("photo", "class", "guess", "probability"), rows, right=(3,))
+        if len(wrong) > len(rows):
+            say(f"and {len(wrong) - len(rows):,} more; --csv FILE has all")
+    elif not is_stdout(csv):
+        say(f"{csv}: {len(wrong):,} photos")
+    pairs = Counter((photo.label, photo.guess) for photo in photos)
+    classes = sorted({photo.label for photo in photos})
+    if len(classes) > _MOST_CLASSES:
+        frequent = [pair for pair in pairs.most_common() if pair[0][0] != pair[0][1]]
+        listed = [(*pair, f"{count}") for pair, count in frequent[:_MOST_LISTED]]
+        print_table(("class", "guess", "photos"), listed, right=(2,))
+        return
+    guessed = sorted({photo.guess for photo in photos} | set(classes))
+    table: list[tuple[str, ...]] = [
+        (name, *(str(pairs[name, guess] or ".") for guess in guessed))
+        for name in classes
+    ]
+    columns = range(1, len(guessed) + 1)
+    print_table(("class, and the guesses", *guessed), table, right=columns)
 
 
 def _say_counts(score: JsonObject) -> None:

@@ -61,7 +61,7 @@ def _exit_code(verdict: str, strict: bool) -> int:
 
 def check_lines(check: Check) -> list[str]:
     """A check for people: verdict and cause first. Nothing in it obeys a terminal's orders."""
-    lines = [f"{check.verdict} {check.path}: {check.cause}"]
+    lines = [f"{check.word} {check.path}: {check.cause}"]
     if check.ruleset:
         lines.append(f"  ruleset {check.ruleset} ({check.ruleset_source})")
     official = check.official

@@ -105,6 +105,14 @@ class Request:
 
     def job(self) -> PredictedJob:
         """The job. Raises UserError: neither config nor machine, or what makes no run."""
+        from ..data.survey import is_photo
+
+        if self.arguments and is_photo(self.arguments[0]):
+            photo = shlex.quote(self.arguments[0])
+            raise UserError(
+                f"{photo}: a config expected, whose time is predicted; the class of a photo: "
+                f"rn50 evaluate RUN --image {photo}"
+            )
         if self.arguments and "=" not in self.arguments[0]:
             return self._of_config(self.arguments[0], self.arguments[1:])
         if self.system is None or self.arguments:

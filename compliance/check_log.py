@@ -22,6 +22,9 @@ PASS = "PASS"
 POLICY_VERDICT = "POLICY"
 FAIL = "FAIL"
 CANNOT_READ = "CANNOT_READ"
+MISSED = "MISSED"
+"""The word for an open run that did all that it was to do but reach its own target. Its verdict is
+FAIL, as MLPerf has it."""
 VERDICTS = (PASS, POLICY_VERDICT, FAIL, CANNOT_READ)
 """All verdicts, from the best to the worst."""
 
@@ -57,6 +60,7 @@ OFFICIAL_FAILS = Finding(
 )
 """What no rule finds."""
 _JOINED = "joined-records"
+_NO_SUCCESS = "run-not-successful"
 
 _ON_THE_SET = frozenset({"eval-samples", "train-samples"})
 """Names of the rules that want ImageNet's number of images."""
@@ -74,6 +78,13 @@ class Check(NamedTuple):
     findings: tuple[Finding, ...]
     run: LoggedRun | None = None
     kind: str = LOG
+    is_miss: bool = False
+    """Nothing else is wrong with it than that it is a `MISSED` run."""
+
+    @property
+    def word(self) -> str:
+        """The verdict as people read it."""
+        return MISSED if self.is_miss else self.verdict
 
     @property
     def difference(self) -> str:
@@ -168,7 +179,16 @@ def check_log(
     findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)
     cause = _cause(run, findings)
-    return Check(path, verdict, cause, *rules, official_check, findings, run)
+    errors = {finding.name for finding in findings if finding.severity == ERROR}
+    is_miss = run.miss is not None and errors == {_NO_SUCCESS}
+    if run.miss is not None and is_miss:
+        cause = (
+            f"complete, target {plain(run.own_target.accuracy)} missed: accuracy "
+            f"{plain(run.miss.accuracy)} after epoch {plain(run.miss.epoch or 0)}, the last"
+        )
+    return Check(
+        path, verdict, cause, *rules, official_check, findings, run, is_miss=is_miss
+    )
 
 
 def own_target(folder: Path) -> OwnTarget:
@@ -177,9 +197,12 @@ def own_target(folder: Path) -> OwnTarget:
     if not os.path.lexists(config):
         return OwnTarget()
     from ..config.load import load  # 0.2 s that a log without a config need not pay
+    from ..config.plan import build_plan
 
     try:
-        return OwnTarget(load(config, within=config.parent).run.eval.target)
+        run = load(config, within=config.parent).run
+        last_epoch = build_plan(run).eval_epochs[-1]
+        return OwnTarget(run.eval.target, last_epoch=last_epoch)
     except (UserError, OSError, ValueError, RecursionError) as error:
         first_line = str(error).partition("\n")[0]
         return OwnTarget(problem=getattr(error, "strerror", first_line) or first_line)

@@ -86,6 +86,8 @@ class OwnTarget(NamedTuple):
 
     accuracy: float = benchmark.TARGET_ACCURACY
     problem: str = ""
+    last_epoch: int | None = None
+    """That of the last evaluation of its schedule; None: there is no config."""
 
 
 class LoggedRun:
@@ -271,6 +273,17 @@ class LoggedRun:
             e for e in self.evaluations if e.accuracy < benchmark.HIGHEST_ACCURACY
         ]
         return max(fractions, key=lambda e: e.accuracy, default=None)
+
+    @cached_property
+    def miss(self) -> Evaluation | None:
+        """The evaluation with which an open run ended that was trained to the end of its own
+        schedule and stayed below its own target; None: it is no such run."""
+        if self.needs_target or not self.evaluations:
+            return None
+        last = self.evaluations[-1]
+        is_last = last.epoch == self.own_target.last_epoch
+        best = max(evaluation.accuracy for evaluation in self.evaluations)
+        return last if is_last and best < self.own_target.accuracy else None
 
     @cached_property
     def needs_target(self) -> bool:

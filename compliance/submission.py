@@ -140,6 +140,9 @@ def judge_path(
             official=None,
             findings=findings,
             kind=FOLDER,
+            is_miss=submission.is_run
+            and cause == checks[0].cause
+            and checks[0].is_miss,
         ),
     )
 
@@ -152,7 +155,10 @@ def as_one(checks: Sequence[Check]) -> Check:
         return log
     serious = (finding for finding in whole.findings if finding.severity != NOTE)
     return log._replace(
-        verdict=whole.verdict, cause=whole.cause, findings=(*serious, *log.findings)
+        verdict=whole.verdict,
+        cause=whole.cause,
+        findings=(*serious, *log.findings),
+        is_miss=whole.is_miss,
     )
 
 

@@ -101,6 +101,8 @@ def _refused(
         if key in PLACES:
             if not isinstance(value, str) or not leads_out(value, source.parent):
                 continue
+            if key == "system.results" and _holds_run(value, source.parent):
+                continue
             wrong = f"{_written(value)} lies outside the run's folder and the working folder"
         yield f"{origin}: {key}: {wrong}", f"{key}={_written(value)}"
 
@@ -116,6 +118,15 @@ def leads_out(path: str, folder: Path) -> bool:
     if home != folder.resolve():
         places += [path for path in home.iterdir() if path.is_symlink()]
     return not any(map(there.is_relative_to, map(os.path.realpath, places)))
+
+
+def _holds_run(results: str, folder: Path) -> bool:
+    """Do these results hold the folder of a run or a job, as results/NAME/TIME, or in that as
+    run_N? A scratch disk that holds a run may hold the next."""
+    folder = folder.resolve()
+    if re.fullmatch(r"run_\d+", folder.name):
+        folder = folder.parent
+    return os.path.realpath(results) == str(folder.parent.parent)
 
 
 def _written(value: Any) -> str:

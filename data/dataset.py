@@ -131,7 +131,7 @@ def verify(
     manifest = load_manifest(folder, WHOLE)
     check_sizes(folder, manifest)
     if full:
-        _check_bytes(folder, manifest, track("checking MB"))
+        _check_bytes(folder, manifest, track("checking bytes, in MB"))
     chosen = {}
     for split in SPLITS:
         table = _check_table(folder, split, manifest)
@@ -171,15 +171,20 @@ def _find_faults(
     return faults
 
 
+def photo_names(path: Path) -> list[str]:
+    """The photos of all records of `path`, a record file; none in a set of an older version."""
+    with suppress(OSError), open_file(path.with_suffix(f".{LIST}")) as file:
+        names = [row.rpartition(b"\t")[2] for row in file.read().split(b"\n")[:-1]]
+        return [name.decode(errors="backslashreplace") for name in names]
+    return []
+
+
 def photo_name(path: Path, number: int) -> str:
     """The photo of a record of `path`, a record file; that of its class in a set of an older
     version, which has no list."""
-    photos = []
-    with suppress(OSError), open_file(path.with_suffix(f".{LIST}")) as file:
-        photos = file.read().split(b"\n")[:-1]
+    photos = photo_names(path)
     if number < len(photos):
-        name = photos[number].rpartition(b"\t")[2]
-        return name.decode(errors="backslashreplace")
+        return photos[number]
     label = load_table(path.parent, path.stem)["label"][number]
     return load_manifest(path.parent).classes[label]
 
@@ -229,7 +234,7 @@ def _refuse_changed(folder: Path, split: str, manifest: Manifest, changed: str) 
             if zlib.crc32(chunk) != crc32:
                 inside = (start <= offsets) & (offsets < end)
                 numbers = np.flatnonzero(inside).tolist()
-                suspects = f"in one of {len(numbers)} records from this on"
+                suspects = f"in one of {len(numbers)} records that begin with this one"
                 first = [(number, f"{changed}: {suspects}") for number in numbers[:1]]
                 faults = _find_faults(folder, split, numbers) or first
                 _refuse(faults, folder, split)

@@ -147,7 +147,9 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
     if result.stopped is None:
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
         return Ending(
-            f"target {plain(target)} missed: {where}, the last", folder, advice
+            f"complete, target {plain(target)} missed: {where}, the last",
+            folder,
+            advice,
         )
     limit = result.stopped.limit
     reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
 
 from ..config.layout import with_ranks
 from ..config.leaves import flatten
 from ..config.load import Loaded
+from ..config.manifest import has_manifest, load_manifest
 from ..config.plan import build_plan
 from ..config.recorded import load_recorded
+from ..config.schema import Data
+from ..data.dataset import load_table, photo_names
+from ..data.pack import pack_images
 from ..data.prepare import prepare
+from ..data.survey import PHOTO_SUFFIXES, is_photo
 from ..host.atomic import write_file
-from ..host.errors import UserError
+from ..host.errors import UserError, failing_as
 from ..host.progress import Tracker
 from ..host.reading import JsonObject, read_object
 from ..logging.run_folder import RunFolder
@@ -43,31 +54,138 @@ _SHARED = (
 compute (bfloat16's casts are those of a whole process)."""
 
 
+class Guess(NamedTuple):
+    """What a network makes of a photo: `likeliest` has classes with their probabilities."""
+
+    photo: str
+    label: str
+    """Its class by the set; of a new photo it says nothing."""
+    likeliest: tuple[tuple[str, float], ...]
+
+    @property
+    def guess(self) -> str:
+        return self.likeliest[0][0]
+
+    @property
+    def probability(self) -> float:
+        return self.likeliest[0][1]
+
+
 def evaluate(
     paths: Sequence[Path],
     overrides: list[str],
     ranks: int | None,
     launcher: str | None,
     track: Tracker,
-) -> JsonObject:
-    """Score checkpoints, several as an ensemble too; returns what `rn50 evaluate --json` prints.
+) -> tuple[JsonObject, list[Guess]]:
+    """Score checkpoints, several as an ensemble too; returns what `rn50 evaluate --json` prints,
+    and of a single one the guess on each image.
 
     Args:
         paths: checkpoints, or folders of runs.
         overrides: `key.path=value` over the config of each run.
         ranks: on this machine; None: the first run's own.
+        launcher: asked for by name; None: found here.
+        track: shows how far the drawing of a missing set is.
 
     Raises:
         UserError: no such checkpoint, no images, runs that make no ensemble, or a rank failed.
     """
-    name = pick_launcher(launcher)
     overrides = with_ranks(overrides, ranks)
     checkpoints = [chosen_checkpoint(path) for path in paths]
     loaded = [_config_of(checkpoint, overrides) for checkpoint in checkpoints]
     _check_shared(paths, loaded)
     run = loaded[0].run
-    refuse(missing_hosts(run, name))
+    refuse(missing_hosts(run, pick_launcher(launcher)))
     prepare(run.data, track, loaded[0].origins)
+    held, counts, rows = _score(checkpoints, loaded, launcher)
+    for count in counts:
+        count["accuracy"] = count["correct"] / count["total"]
+        count["accuracy_top5"] = count["correct_top5"] / count["total"]
+    members = zip(held, loaded, counts, strict=False)
+    scored = [_report(*member, run.system.world_size) for member in members]
+    if len(scored) == 1:
+        return scored[0], _guesses(rows, run.data, _classes(run.data))
+    return {"runs": scored, "ensemble": counts[-1]}, []
+
+
+def classify(
+    path: Path,
+    images: Sequence[Path],
+    overrides: list[str],
+    ranks: int | None,
+    launcher: str | None,
+) -> list[Guess]:
+    """Guess the classes of new images by a checkpoint, prepared as in its run's evaluation.
+
+    Args:
+        path: a checkpoint, or the folder of a run.
+        images: files of the kinds that `rn50 data pack` takes.
+        overrides: `key.path=value` over the run's config.
+        ranks: on this machine; None: the run's own.
+        launcher: asked for by name; None: found here.
+
+    Raises:
+        UserError: as `evaluate`, or a file is no image.
+    """
+    checkpoint = chosen_checkpoint(path)
+    loaded = _config_of(checkpoint, with_ranks(overrides, ranks))
+    classes = _classes(loaded.run.data)
+    results = loaded.run.system.results  # where all nodes read
+    with TemporaryDirectory(prefix=".images.", dir=results) as folder:
+        scratch = Path(folder)
+        _pack(images, scratch)
+        data = loaded.run.data.model_copy(
+            update={
+                "path": str(scratch / "set"),
+                "eval_samples": len(images),
+                "shards": None,
+                "synthetic": None,
+            }
+        )
+        run = loaded.run.model_copy(update={"data": data})
+        of_images = Loaded(run, loaded.origins)
+        _, _, rows = _score([checkpoint], [of_images], launcher)
+        guesses = sorted(_guesses(rows, data, classes))  # by the numbers of _pack
+    return [
+        guess._replace(photo=str(image))
+        for image, guess in zip(images, guesses, strict=True)
+    ]
+
+
+def _pack(images: Sequence[Path], scratch: Path) -> None:
+    """Pack images as the val of a set, under names that sort in their order. Its train, which no
+    evaluation reads, is grey, and its second class is there since a set has two."""
+    for folder in ("train/new", "train/other", "val/new"):
+        (scratch / "images" / folder).mkdir(parents=True)
+    for level, name in enumerate(("new", "other")):
+        grey = scratch / f"images/train/{name}/grey.png"
+        Image.new("L", (8, 8), level).save(grey)
+    originals = {}
+    for number, image in enumerate(images):
+        if not is_photo(image.name):
+            kinds = ", ".join(PHOTO_SUFFIXES)
+            raise UserError(f"{image}: an image ({kinds}) expected, by its name")
+        with failing_as(f"{image}: an image expected, cannot read"):
+            copy = scratch / f"images/val/new/{number:06}_{image.name}"
+            shutil.copyfile(image, copy)
+        originals[str(copy)] = str(image)
+    try:
+        pack_images(scratch / "images", scratch / "set", processes=1)
+    except UserError as error:
+        first = str(error).partition("\n")[0]
+        for copy_name, original in originals.items():
+            first = first.replace(copy_name, original)
+        raise UserError(first) from None
+
+
+def _score(
+    checkpoints: Sequence[Checkpoint], loaded: Sequence[Loaded], launcher: str | None
+) -> tuple[list[Checkpoint], list[JsonObject], Any]:
+    """Score checkpoints on ranks: as they are held, their counts, and of a single one the array of
+    `Guesses` over all images."""
+    run = loaded[0].run
+    name = pick_launcher(launcher)
     with scratch_folder(loaded[0], "evaluate") as out:
         result = out / "score.json"
         arguments = [str(result)]
@@ -82,14 +200,33 @@ def evaluate(
         job, _ = build_job(run, name, command)
         run_job(job, name, out)
         counts = read_object(result)["counts"]
-    for count in counts:
-        count["accuracy"] = count["correct"] / count["total"]
-        count["accuracy_top5"] = count["correct_top5"] / count["total"]
-    members = zip(copies, loaded, counts, strict=False)
-    scored = [_report(*member, run.system.world_size) for member in members]
-    if len(scored) == 1:
-        return scored[0]
-    return {"runs": scored, "ensemble": counts[-1]}
+        rows = None
+        if len(checkpoints) == 1:
+            ranks = range(run.system.world_size)
+            files = [result.with_suffix(f".{rank}.npy") for rank in ranks]
+            rows = np.concatenate(list(map(np.load, files)))
+    return copies, counts, rows
+
+
+def _guesses(rows: Any, data: Data, classes: Sequence[str]) -> list[Guess]:
+    """The guesses on the images of a set's val, in its order."""
+    folder = Path(data.path)
+    labels = load_table(folder, "val")["label"].tolist()
+    photos = photo_names(folder / "val.rec") or [""] * len(labels)
+    guesses = []
+    for photo, label, (shares, numbers) in zip(photos, labels, rows, strict=False):
+        named = [classes[int(number)] for number in numbers]
+        likeliest = tuple(zip(named, shares.tolist(), strict=True))
+        guesses.append(Guess(photo, classes[label], likeliest))
+    return guesses
+
+
+def _classes(data: Data) -> list[str]:
+    """The names of a set's classes; where it is gone their numbers."""
+    folder = Path(data.path)
+    if has_manifest(folder):
+        return load_manifest(folder).classes
+    return list(map(str, range(data.classes)))
 
 
 def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:

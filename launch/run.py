@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from ..compliance.check_log import Check
+from ..compliance.check_log import MISSED, Check
 from ..compliance.config_rules import check_config
 from ..compliance.official import NOT_RUN, check_officially
 from ..compliance.submission import as_one, judge_path
@@ -18,6 +18,7 @@ from ..config.load import Loaded
 from ..config.manifest import Manifest
 from ..config.recorded import load_named
 from ..config.schema import Run
+from ..config.yaml_file import short
 from ..data.describe import describe_data
 from ..data.prepare import prepare as prepare_data
 from ..host.atomic import write_file, write_json
@@ -26,11 +27,11 @@ from ..host.finding import ERROR, WARNING
 from ..host.inherited import not_passed_on
 from ..host.lock import hold, other_holder
 from ..host.progress import Tracker, say
-from ..host.reading import read_ends
+from ..host.reading import read_ends, read_object
 from ..host.stop_signals import StopSignals
 from ..logging.places import NoLogs
 from ..logging.records import FAILED, SUCCESS, ReferenceRate, Result, Verdict, write
-from ..logging.run_folder import RunFolder
+from ..logging.run_folder import JobFolder, RunFolder
 from ..predict.predictor import precision_of
 from ..predict.work import training_flops, utilisation
 from ..report.reproduction import compare_with_recorded, repeat_line
@@ -271,9 +272,17 @@ def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
 
 
 def save_config(loaded: Loaded, out: RunFolder) -> None:
-    """Write config.yaml, which runs the same again, and origins.json."""
+    """Write config.yaml, which runs the same again, and origins.json. What a job's config.yaml says
+    comes from where its submission had it."""
     write_file(out.config, loaded.to_yaml())
-    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    job = JobFolder(out.path.parent)
+    of_job = short(job.config)
+    submitted = read_object(job.origins)
+    origins = {}
+    for path, _, origin in loaded.leaves():
+        origins[path] = str(origin)
+        if origin.source == of_job:
+            origins[path] = str(submitted.get(path, origin))
     write_json(out.origins, origins)
 
 
@@ -289,7 +298,7 @@ def conclude(run: Run, out: RunFolder, options: Options) -> Result:
         write(out.result, result)
     except OSError as error:  # the run itself is over, and its verdict known
         print(f"rn50: warning: {out.result}: cannot write: {error.strerror}")
-    print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
+    print(f"check: {check.word}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
     say_figures(result, run, out)
     say(ending.line)
@@ -317,9 +326,7 @@ def judge(run: Run, out: RunFolder, options: Options, check: Check) -> Result:
     if result is None or check.official is None:
         raise UserError(f"{out.result}: a JSON object expected, as rank 0 leaves it")
     result = replace(
-        result,
-        official_checker=check.official,
-        check=Verdict(check.verdict, check.cause),
+        result, official_checker=check.official, check=Verdict(check.word, check.cause)
     )
     if options.recorded:
         result = replace(
@@ -366,13 +373,16 @@ def try_report(out: RunFolder, *checks: Check) -> None:
 def result_line(result: Result, out: RunFolder) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
+    status = result.status
+    if result.check is not None and result.check.verdict == MISSED:
+        status = MISSED.lower()
     time_s = result.time_to_train_s
     why = ""
     if result.status != SUCCESS:
         time_s = None
         why = f"reason={json.dumps(result.reason)} "
     return (
-        f"RESULT {result.status} time_to_train_s={_or_none(time_s, '.3f')} "
+        f"RESULT {status} time_to_train_s={_or_none(time_s, '.3f')} "
         f"accuracy={_or_none(result.eval_accuracy, '.4f')} target={result.target} "
         f"epochs={result.epochs} ranks={result.ranks} "
         f"images_per_s={_or_none(result.images_per_s, '.1f')} "

@@ -145,7 +145,8 @@ class Slurm(Scheduler):
     reason_pattern = r"^PENDING \(?(.+?)\)?$"
     never_pattern = (
         "DependencyNeverSatisfied|Partition(TimeLimit|NodeLimit|Config)|BadConstraints"
-        "|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"  # not: nodes that are down
+        "|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
+        r"|\w+PerJob(Limit)?\b|MaxMemPerLimit|ReservationDeleted"  # not: nodes that are down
     )
     held_pattern = r"JobHeld|JobHoldMaxRequeue|\bheld\b|_held\b"
     cancel_command = "scancel"

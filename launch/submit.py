@@ -18,7 +18,7 @@ from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..host import programs
-from ..host.atomic import in_its_folder, write_file
+from ..host.atomic import in_its_folder, write_file, write_json
 from ..host.errors import UserError
 from ..host.exit_codes import EXIT_JOB_STOPPED
 from ..host.finding import printable
@@ -133,6 +133,8 @@ def submit(
     if folder is None:
         plan = plan_in(new_run_folder(loaded.run))
         write_file(plan.files.config, loaded.to_yaml())
+        origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+        write_json(plan.files.origins, origins)
     put_aside(plan.files)
     write_file(plan.files.script, plan.script)
     brief = in_brief(loaded.run, build_plan(loaded.run))

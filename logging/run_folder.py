@@ -147,6 +147,7 @@ class JobFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG
+        self.origins = path / "origins.json"
         self.script = path / "job.sh"
         self.log = path / "job.log"
         self.exit_code = path / "exit_code"

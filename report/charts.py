@@ -32,12 +32,19 @@ PAGE_PX = (428, 270, 12)
 """Width, height and text of a chart in a page: two stand side by side on a desktop and on paper,
 and one nearly fills a screen of 390 px."""
 INK = "#191b1f"
-"""The colour of text and axes."""
-COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
-           "#9c6b3f", "#c95ba1", "#8b9098", "#a09a12", "#1f9fb2")  # fmt: skip
-"""The colours of series; they can be told from white and from nearly black."""
-STYLES = ("-", "--", ":", "-.")
-"""The line styles of the first ten series, the next ten, ..."""
+"""The colour of text and axes in a file; a page has `currentColor`, which a dark one changes."""
+COLOURS = ("#1d669b", "#ec7f70", "#7623fe", "#ce9601",
+           "#13b0b9", "#a0435a", "#3992ff", "#805c00")  # fmt: skip
+"""The colours of series: as far from each other as eight can be for all eyes, those without red or
+green cones too, and 2.6 times as dark as white and as light as a dark page."""
+STYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2, 2, 2, 2, 2)))
+"""The line styles that series beyond MOST_ENDS have in turn; with the colours, 40 looks."""
+MOST_ENDS = 6
+"""Series that are named at the ends of their lines; more have a legend and line styles."""
+_NAME_PT = 14
+"""From the name of a line to the next below."""
+_MOST_NAME_SHARE = 0.3
+"""Of the width of a chart, for the names at the ends; longer ones stand in the legend."""
 _MAX_POINTS = 600
 DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
@@ -143,20 +150,28 @@ def finish(
         more_handles, more_labels = right.get_legend_handles_labels()
         handles += more_handles
         labels += more_labels
+    if not labels:
+        return
     if len(labels) > MOST_WITHIN or right is not None:
         below = True
+    columns = _columns(axes, labels)
     if legend and below:
         axes.legend(
-            handles,
-            labels,
+            _by_row(handles, columns),
+            _by_row(labels, columns),
             loc="upper center",  # its own upper centre, below the axes
             bbox_to_anchor=(0.5, -0.2),
-            ncols=_columns(axes, labels),
+            ncols=columns,
             columnspacing=1.0,
             handlelength=1.6,
         )
-    elif legend and labels:
+    elif legend:
         axes.legend()
+
+
+def _by_row(entries: Sequence[T], columns: int) -> list[T]:
+    """Entries as matplotlib fills a legend, column by column, so that they are read row by row."""
+    return [entry for column in range(columns) for entry in entries[column::columns]]
 
 
 def _columns(axes: Axes, labels: Sequence[str]) -> int:
@@ -195,18 +210,25 @@ def draw_lines(
     """Lines with their names, and levels to compare them with.
 
     Args:
-        series: drawn in their order, the first one on top.
+        series: drawn in their order, the first one on top; up to MOST_ENDS are named at their ends.
         x_label: name and unit of the x axis.
         marks: (name, level), drawn across.
         y_limits: where the y axis begins and ends.
     """
     ends = []
+    named_ends = []
+    names = [line.label for line in series if not line.is_reference]
+    share = _name_share(axes, names)
+    is_named_at_ends = 1 < len(names) <= MOST_ENDS and share < _MOST_NAME_SHARE
     for number, (label, lines, is_reference) in enumerate(series):
-        style = STYLES[number // len(COLOURS) % len(STYLES)]
+        style = "-"
+        if not is_named_at_ends:
+            style = STYLES[number % len(STYLES)]
         colour = colour_at(number)
         if is_reference:
             style = "--"
             colour = INK
+        _draw_band(axes, [] if is_reference else lines, colour)
         for line in lines:
             points = [point for point in line if max(map(abs, point)) < LARGEST]
             if not points:
@@ -215,6 +237,9 @@ def draw_lines(
             if len(points) <= DOTS_UP_TO and not is_reference:
                 marker = "o"
             x, y = zip(*thinned(points), strict=True)
+            if is_named_at_ends and not is_reference and label != "_":
+                named_ends.append((y[-1], x[-1], label, colour))
+                label = "_"
             axes.plot(
                 x,
                 y,
@@ -235,7 +260,79 @@ def draw_lines(
     shortest = min(ends, default=0)
     if shortest > 0 and max(ends) / shortest > _LOG_FROM_RATIO:
         axes.set_xscale("log")
+    _name_ends(axes, named_ends, share)
     finish(axes, legend=len(series) + len(marks) > 1)
+
+
+def _draw_band(
+    axes: Axes, lines: Sequence[Sequence[tuple[float, float]]], colour: str
+) -> None:
+    """Fill what lies between the lines of a series, where all of them have a point."""
+    curves = list(map(dict, lines))
+    if len(curves) < 2:
+        return
+    shared = sorted(set[float].intersection(*map(set, curves)))
+    columns = [[curve[x] for curve in curves] for x in shared]
+    axes.fill_between(
+        shared,
+        list(map(min, columns)),
+        list(map(max, columns)),
+        color=colour,
+        alpha=0.15,
+        lw=0,
+    )
+
+
+def _size_pt(axes: Axes) -> tuple[float, float]:
+    figure: Any = axes.figure
+    box = axes.get_position()
+    width_pt, height_pt = 72 * figure.get_size_inches()
+    return box.width * width_pt, box.height * height_pt
+
+
+def _name_share(axes: Axes, names: Sequence[str]) -> float:
+    """The part of the axes' width that the longest name takes."""
+    longest = max(map(len, names), default=0)
+    return (8 + 8 * longest) / _size_pt(axes)[0]
+
+
+def _name_ends(
+    axes: Axes, ends: Sequence[tuple[float, float, str, str]], share: float
+) -> None:
+    """Write names beside the ends of their lines, where they do not cover each other.
+
+    Args:
+        ends: (y, x, name, colour) of each.
+        share: of the width, to be left for them on the right.
+    """
+    if not ends:
+        return
+    scale = axes.xaxis.get_transform()
+    left, right = scale.transform(axes.get_xlim())
+    rightmost = left + (right - left) / (1 - share)
+    axes.set_xlim(right=scale.inverted().transform([rightmost])[0])
+    axes.autoscale_view(scalex=False)
+    to_axes = axes.transScale + axes.transLimits
+    _, height_pt = _size_pt(axes)
+    rows = sorted(ends)
+    heights_pt = [to_axes.transform((x, y))[1] * height_pt for y, x, _, _ in rows]
+    places_pt = list(heights_pt)
+    for number in range(1, len(rows)):
+        places_pt[number] = max(places_pt[number], places_pt[number - 1] + _NAME_PT)
+    ceiling_pt = height_pt
+    for number in reversed(range(len(rows))):
+        places_pt[number] = min(places_pt[number], ceiling_pt)
+        ceiling_pt = places_pt[number] - _NAME_PT
+    for number, (y, x, name, colour) in enumerate(rows):
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(6, places_pt[number] - heights_pt[number]),
+            textcoords="offset points",
+            va="center",
+            weight="bold",
+            color=colour,
+        )
 
 
 def svg(figure: Figure, **options: Any) -> str:

@@ -296,7 +296,7 @@ RANKED = ("time_to_train_s", "epochs_to_target", "score_min")
 def _result_columns(
     subjects: Sequence[Subject], judged: Sequence[tuple[Check, ...]]
 ) -> Iterable[Column]:
-    verdicts = [checks[-1].verdict for checks in judged]
+    verdicts = [checks[-1].word for checks in judged]
     yield _text_column(RESULTS, "log check", verdicts)
     columns = [_figure_column(key, subjects) for key in FIGURES]
     machines = [machine_of(subject.path, subject.config) for subject in subjects]

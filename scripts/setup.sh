@@ -11,17 +11,23 @@ cd "$(dirname "$0")/.."
 
 newest_compiler=14 # of those that Horovod's build was tried with; oldest: 12
 
-say() { printf '[setup %3d s] %s\n' "$SECONDS" "$*" >&2; }
+exec 3>&2 # also where a command's output goes to the log
+say() { printf '[setup %3d s] %s\n' "$SECONDS" "$*" >&3; }
 fail() {
   printf 'setup: error: %s\n' "$*" >&2
   exit 1
 }
-# still WHAT LOG: every 15 s a line with the last one of the log, as long as this script runs
+# still WHAT LOG: every 15 s a line with the last step that the log names, as long as this script runs
 still() {
-  local never
+  local never step
   exec {never}<> <(:) 9>&- # to wait on without a process that outlives this one
   while read -r -t 15 -u "$never" || kill -0 $$ 2>/dev/null; do
-    say "still $1: $(tail -n 1 "$2" | sed 's/^ *//; s/\r//g' | cut -c 1-100)"
+    # uv's, pip's and CMake's; what pip says beside them is no step
+    step=$(tr '\r' '\n' <"$2" | awk '
+      /^== / { step = "" }
+      /^ *(Collecting|Downloading|Installing|Building|Prepar|\[ *[0-9]+%\])/ { step = $0 }
+      END { sub(/^ */, "", step); sub(/: .*/, "", step); print step }')
+    say "still $1${step:+: ${step:0:100}}"
   done
 }
 # quietly WHAT COMMAND...: output to the log; on failure its last lines and one clear line
@@ -239,7 +245,48 @@ export PIP_USER=0 PYTHONNOUSERSITE=1
 unset PIP_TARGET PIP_PREFIX PIP_ROOT
 if [ -z "$system_mxnet" ]; then unset PYTHONPATH; fi # another NumPy, say, that a module brought
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
-locked=("${pip[@]}" install --no-deps --require-hashes) # a lock names all that is needed
+
+# uv installs in seconds what takes pip two minutes. It does not read where pip's settings say that
+# packages come from.
+tell_uv_of_pip() {
+  local key value
+  while IFS='=' read -r key value; do
+    value=${value#\'}
+    value=${value%\'}
+    case "${key##*.}" in
+      index-url) export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$value}" ;;
+      extra-index-url) export UV_INDEX="${UV_INDEX:-$value}" ;;
+      find-links) export UV_FIND_LINKS="${UV_FIND_LINKS:-${value// /,}}" ;;
+      trusted-host) export UV_INSECURE_HOST="${UV_INSECURE_HOST:-$value}" ;;
+      cert) export SSL_CERT_FILE="${SSL_CERT_FILE:-$value}" ;;
+      no-index) export UV_NO_INDEX=1 ;;
+    esac
+  done < <("${pip[@]}" config list)
+  export UV_INDEX_STRATEGY=unsafe-best-match # as pip looks; the hashes make it safe
+}
+find_uv() { # puts into $uv that of the PATH if it is of 0.5 or later, else the locked one, else nothing
+  local release
+  release=$(uv --version 2>/dev/null | cut -d' ' -f2) || true
+  if [ "$(printf '%s\n' 0.5 "${release:-0}" | sort -V | head -n 1)" = 0.5 ]; then
+    uv=$(command -v uv)
+  elif "${pip[@]}" install --no-deps --require-hashes -r requirements/uv.txt >>"$log" 2>&1; then
+    uv=$venv/bin/uv
+  else
+    uv=
+    say "no uv to be had ($log): pip installs, which takes minutes"
+    return
+  fi
+  tell_uv_of_pip
+}
+install() { # install OPTION...: of uv and pip alike
+  if [ -n "$uv" ]; then
+    if "$uv" pip install --python "$venv/bin/python" --no-deps "$@"; then return; fi
+    say "uv could not ($log): pip tries, which takes minutes"
+    uv=
+  fi
+  "${pip[@]}" install --no-deps "$@"
+}
+count() { grep -c '^[a-zA-Z0-9]' "$1"; }
 
 # With train/mxnet_import.py, without which MXNet does not load over NumPy 2: Horovod's CMake asks it
 # for its folders before rn50 is installed.
@@ -289,8 +336,14 @@ install_beside_system() {
     /^# To run/ { kept = "^(mxnet|numpy)$" }
     /^[a-zA-Z0-9]/ { name = $1; sub(/==.*/, "", name); skip = name ~ kept }
     !skip' "$lock" >"$venv/requirements.txt"
-  quietly "installing the other requirements" "${locked[@]}" -r "$venv/requirements.txt"
+  quietly "installing $(count "$venv/requirements.txt") other packages" install --require-hashes -r "$venv/requirements.txt"
   write_stamp "$stack_stamp"
+}
+# Who runs an image may write nothing into it: uv leaves to the first import what pip compiles.
+finish_stack() {
+  quietly "removing what only set-up needs" "${pip[@]}" uninstall -y cmake uv
+  say "compiling the packages"
+  "$venv/bin/python" -m compileall -q -j 0 "$venv"/lib/python3.*/site-packages >>"$log" 2>&1 || true # of Python 2
 }
 install_stack() { # everything but rn50
   if [ -n "$system_mxnet" ]; then
@@ -310,12 +363,10 @@ install_stack() { # everything but rn50
     quietly "removing $other" "${pip[@]}" uninstall -y mxnet mxnet-cu112
     rm -rf "$venv"/lib/python3.*/site-packages/mxnet # the links among what was installed
   fi
-  sed '/^# To run/,$d' "$requirements" >"$venv/build.txt"
-  quietly "installing what Horovod is built with" "${locked[@]}" -r "$venv/build.txt"
   if [ -n "$gpu" ]; then # MXNet links to all of it
     # Of an earlier set-up; it holds the files of that for CUDA 12.
     quietly "removing NCCL for CUDA 11" "${pip[@]}" uninstall -y nvidia-nccl-cu11
-    quietly "installing ${mxnet%%=*}" "${pip[@]}" install --no-deps -r requirements-gpu.txt
+    quietly "installing ${mxnet%%=*} with CUDA, $(count requirements-gpu.txt) packages" install -r requirements-gpu.txt
   fi
   if [ -n "$gpu" ]; then link_cuda; fi
 
@@ -330,11 +381,13 @@ install_stack() { # everything but rn50
   wheels=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/wheels/${key//[^A-Za-z0-9.-]/_}
   build=
   if ! has_wheel; then
+    sed '/^# To run/,$d' "$requirements" >"$venv/build.txt"
+    quietly "installing what Horovod is built with" install --require-hashes -r "$venv/build.txt"
     say "building Horovod for MXNet in the background (2 to 5 minutes on two cores)"
     build_horovod >>"$venv/horovod.log" 2>&1 &
     build=$!
   fi
-  quietly "installing the requirements" "${locked[@]}" -r "$requirements"
+  quietly "installing $(count "$requirements") packages" install --require-hashes -r "$requirements"
   if [ -n "$build" ]; then
     say "waiting for Horovod"
     still "building Horovod" "$venv/horovod.log" &
@@ -348,25 +401,35 @@ install_stack() { # everything but rn50
         "do (apt-get install g++-$newest_compiler or g++-12); the whole output is in $venv/horovod.log"
     fi
   fi
-  quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
-  if [ -n "$stack_only" ]; then quietly "removing cmake" "${pip[@]}" uninstall -y cmake; fi
+  quietly "installing Horovod" install --force-reinstall "$wheels"/horovod-*.whl
+  if [ -n "$stack_only" ]; then finish_stack; fi
   if [ -n "$gpu" ]; then
     quietly "checking Horovod over NCCL" "${with_mxnet[@]}" "$venv/bin/python" -c \
       'import horovod.mxnet as hvd; assert hvd.nccl_built(), hvd.nccl_built()'
   fi
   write_stamp "$stack_stamp"
 }
+find_uv
 if ! stack_is_done; then install_stack; fi # not ||, within which no failure would end it
 if [ -n "$stack_only" ]; then exit; fi
 if [ -n "$gpu" ]; then link_cuda; fi
-quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
-# What is installed in place pip does not compile: every command's first start would.
-quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
-  config data host launch logging predict report sweep train rn50/__init__.py
-quietly "building our kernels" "$venv/bin/python" -m rn50.train.kernels
-quietly "checking the stack" "$venv/bin/python" -c \
-  'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali, sys; assert hvd.gloo_built() or sys.argv[1:]' \
-  ${system_mxnet:+system} # whose Horovod may have MPI alone
+quietly "installing rn50" install --no-build-isolation -e .
+finish() { # side by side: none waits for another
+  local job jobs=() code=0
+  # What is installed in place nobody compiles: every command's first start would.
+  "$venv/bin/python" -m compileall -q bench cli compliance \
+    config data host launch logging predict report sweep train rn50/__init__.py &
+  jobs+=($!)
+  "$venv/bin/python" -m rn50.train.kernels &
+  jobs+=($!)
+  "$venv/bin/python" -c \
+    'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali, sys; assert hvd.gloo_built() or sys.argv[1:]' \
+    ${system_mxnet:+system} & # whose Horovod may have MPI alone
+  jobs+=($!)
+  for job in "${jobs[@]}"; do wait "$job" || code=$?; done
+  return "$code"
+}
+quietly "building our kernels, checking the stack" finish
 "$venv/bin/python" -I launch/installed.py record
 write_stamp "$stamp" pyproject.toml
 say "ready: source ${venv#"$PWD"/}/bin/activate, then rn50 --help"

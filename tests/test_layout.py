@@ -92,7 +92,9 @@ def test_logging_stays_the_standard_librarys_in_the_root() -> None:
 
 def test_a_command_loads_nothing_before_it_takes_signals() -> None:
     """Ctrl-C before that is a traceback."""
-    loaded = "[m for m in sys.modules if m.startswith(('rn50.launch', 'rn50.logging'))]"
+    loaded = (
+        "[m for m in sys.modules if m.startswith(('rn50.launch.', 'rn50.logging'))]"
+    )
     in_fresh_python(f"import sys, rn50.cli.entry; assert not {loaded}, {loaded}")
 
 

@@ -1,8 +1,9 @@
 """`python -m rn50.train.score RESULT CONFIG CHECKPOINT ...`: one rank that scores checkpoints.
 
 Rank 0 leaves the counts in the file RESULT: of each checkpoint, and of several then those of their
-ensemble. The evaluation is that of a run: its network, its images by DALI, its shards, its counting
-(`evaluate.py`).
+ensemble. Of a single one every rank leaves the guesses on its images beside it, in RESULT with
+.<rank>.npy in the place of .json. The evaluation is that of a run: its network, its images by DALI,
+its shards, its counting (`evaluate.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..config.load import load
+from ..config.manifest import Part
 from ..config.schema import Run
 from ..host.atomic import write_file
 from ..logging.timeline import Timeline
@@ -36,7 +40,7 @@ def main(result: Path, *pairs: Path) -> None:
     try:
         runs = [load(str(config)).run for config in pairs[::2]]
         checkpoints = list(map(read_checkpoint, pairs[1::2]))
-        counts = score(runs, checkpoints, process)
+        counts = score(runs, checkpoints, process, result)
         if process.rank == 0:
             write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
@@ -44,10 +48,20 @@ def main(result: Path, *pairs: Path) -> None:
 
 
 def score(
-    runs: Sequence[Run], checkpoints: Sequence[Checkpoint], process: ProcessInfo
+    runs: Sequence[Run],
+    checkpoints: Sequence[Checkpoint],
+    process: ProcessInfo,
+    result: Path,
 ) -> list[dict[str, int]]:
     """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
-    checkpoint, and for several one more by the mean of their softmax."""
+    checkpoint, and for several one more by the mean of their softmax.
+
+    Args:
+        runs: the config of each checkpoint's run.
+        checkpoints: in the same order.
+        process: which rank this is.
+        result: the file for the counts, beside which the guesses go.
+    """
     run = runs[0]
     connection = Connection(run, Timeline(process.rank), over_mpi=process.over_mpi)
     connection.begin()
@@ -73,12 +87,44 @@ def score(
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
     scorers = list(nets)
+    guesses = Guesses(nets[0])
     if len(nets) > 1:
         scorers.append(partial(_ensemble, nets))
+    else:
+        scorers = [guesses]
     next_batch = batches_of(images, ctx)
     accuracies = [evaluate(scorer, next_batch, comm, run) for scorer in scorers]
     comm.stop()
+    if len(nets) == 1:
+        shard = Part(process.rank, ranks).images(run.data.eval_samples)
+        guesses.save(result.with_suffix(f".{process.rank}.npy"), len(range(*shard)))
     return [accuracy._asdict() for accuracy in accuracies]
+
+
+class Guesses:
+    """A network, and the likeliest classes of every image that it has scored."""
+
+    def __init__(self, net: Any) -> None:
+        self.net = net
+        self.batches: list[Any] = []
+
+    def __call__(self, images: Any) -> Any:
+        """The scores of images. On the CPU their shares are sorted, as for an ensemble."""
+        from mxnet import cpu, nd
+
+        from .operators import TOP
+
+        scores = self.net(images)
+        shares = nd.softmax(scores.as_in_context(cpu()).astype("float32"))
+        most = min(TOP, shares.shape[1])
+        self.batches.append(nd.stack(*shares.topk(k=most, ret_typ="both"), axis=1))
+        return scores
+
+    def save(self, path: Path, images: int) -> None:
+        """Write an array (image, 2, class): shares and classes, the likeliest first, without what
+        only fills the last batch."""
+        rows = np.concatenate([batch.asnumpy() for batch in self.batches])
+        np.save(path, rows[:images])
 
 
 def _network(

@@ -231,6 +231,41 @@ def test_a_run_goes_on_to_its_own_target(tmp_path: Path, target: float) -> None:
         assert ("0.8775 at epoch 35" in told) != is_accused
 
 
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ([], "MISSED"),
+        (["division=closed"], "FAIL"),
+        (["schedule.length=40 epochs"], "FAIL"),  # it was stopped before
+        (["eval.target=0.7"], "FAIL"),
+    ],
+)
+def test_an_open_run_that_ended_below_its_own_target_is_complete(
+    tmp_path: Path, changes: list[str], word: str
+) -> None:
+    run = good_run()
+    division = "closed" if "division=closed" in changes else "open"
+    put("submission_division", division)(run)
+    *_, end = [record for record in run if record.key == "eval_accuracy"]
+    end.value = 0.7712
+    meta("run_stop", "status", "aborted")(run)
+    a_run(tmp_path)
+    own = ["division=open", "eval.target=0.8", "schedule.length=35 epochs"]
+    config = load("smoke", [*own, *changes]).to_yaml()
+    (tmp_path / "config.yaml").write_text(config)
+    log = write(tmp_path / "result_0.txt", run)
+    for path in (log, tmp_path):
+        told = invoke("log", "check", "--no-official", path)
+        assert told.stdout.startswith(f"{word} {path}: ")
+        assert told.exit_code == 1
+    (check,) = judge_path(log, official=False)
+    assert check.verdict == "FAIL"
+    said = "complete, target 0.8 missed: accuracy 0.7712 after epoch 35"
+    assert check.cause.startswith(said) == (word == "MISSED")
+    (row,) = json.loads(invoke("log", "compare", "--json", tmp_path).stdout)
+    assert row["log_check"] == word
+
+
 # --- a round --------------------------------------------------------------------------------------
 
 

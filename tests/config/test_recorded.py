@@ -96,6 +96,22 @@ def test_places_outside_need_the_command_line(
         load_recorded(config, (), RESUME)
 
 
+@pytest.mark.parametrize("run", ["mine/TIME", "mine/TIME/run_3"])
+def test_results_that_hold_the_run_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    """As on a scratch disk, beside which the user works."""
+    scratch = tmp_path / "scratch"
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "home")
+    config = recorded(scratch / run, f"results: {scratch}")
+    assert load_recorded(config, (), RUN).run.system.results == str(scratch)
+    for other in (tmp_path, scratch / "mine", "/"):
+        config = recorded(scratch / run, f"results: {other}")
+        with refused("system.results: .* lies outside"):
+            load_recorded(config, (), RUN)
+
+
 @pytest.mark.parametrize(
     "base", ["base: quick", "system: dgxa100", "system: {base: dgxa100}"]
 )

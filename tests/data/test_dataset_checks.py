@@ -249,7 +249,10 @@ def test_verify_shows_bytes_and_records(
 
     manifest = verify(pristine, track=track)
     total = sum(file.bytes for file in manifest.files.values())
-    assert shown == {"checking MB": (total, total), "checking records": (18, 18)}
+    assert shown == {
+        "checking bytes, in MB": (total, total),
+        "checking records": (18, 18),
+    }
 
 
 def die(*_: object, **__: object) -> list[object]:

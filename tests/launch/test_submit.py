@@ -18,6 +18,7 @@ from rn50.host.lock import hold
 from rn50.launch.job_folder import open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.resume import latest_interrupted
+from rn50.launch.run import save_config
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.submit import (
     Last,
@@ -32,9 +33,10 @@ from rn50.launch.submit import (
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
 from rn50.logging.records import Driver, Environment, Submission, write
+from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
 from rn50.train.checkpoint.file import file_name, write_checkpoint
-from tests.conftest import Rn50, refused, write_json
+from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
 
@@ -173,6 +175,12 @@ def test_the_id_is_found_wherever_it_stands(
         ("slurm", "CLUSTER: x\nPENDING (Resources)", "waits: Resources"),
         ("slurm", "PENDING BadConstraints", "can never begin: BadConstraints"),
         ("slurm", "PENDING PartitionConfig", "can never begin: PartitionConfig"),
+        (
+            "slurm",
+            "PENDING AssocMaxNodePerJobLimit",
+            "can never begin: AssocMaxNodePerJobLimit",
+        ),
+        ("slurm", "PENDING QOSGrpNodeLimit", "waits: QOSGrpNodeLimit"),
         ("slurm", "PENDING Nodes_are_DOWN", "waits: Nodes_are_DOWN"),
         (
             "slurm",
@@ -317,6 +325,21 @@ def test_a_job_that_may_be_queued_keeps_its_folder(
     for row in rows:
         why = "slurm was given the job, and named no id"
         assert look_at(row.folder, row.scheduler, row.job) == ("unknown", why)
+
+
+def test_the_origins_of_a_job_are_those_of_the_command_line_and_the_preset(
+    tmp_path: Path, program: Any
+) -> None:
+    program("sbatch", "echo Submitted batch job 42")
+    results = f"system.results={tmp_path}/results"
+    plan, _ = submit(load("smoke", [results, "log.every=7 steps"]), "slurm", 1)
+    run = plan.folder / "run_0"
+    run.mkdir()
+    save_config(load(plan.folder / "config.yaml", ["seed=3"]), RunFolder(run))
+    origins = read_json(RunFolder(run).origins)
+    assert origins["log.every"] == "command line"
+    assert "smoke.yaml:" in origins["optimizer.base_lr"]
+    assert origins["seed"] == "command line"
 
 
 def test_an_id_counts_whatever_the_exit_code(

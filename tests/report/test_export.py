@@ -18,6 +18,8 @@ from PIL import Image
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.config.schema import Data
+from rn50.data.dataset import load_table, photo_names
+from rn50.data.recordio import read as read_record
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train.checkpoint.file import read_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
@@ -111,7 +113,49 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     assert not list(run.parent.parent.glob(".evaluate.*"))
 
 
-def evaluated(rn50: Rn50, *arguments: str | Path) -> dict[str, Any]:
+@pytest.mark.slow
+def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
+    rn50: Rn50, run: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "wrong.csv"
+    scores = evaluated(rn50, run, *places(run), "--wrong", "--csv", table)
+    wrong = scores["wrong"]
+    assert len(wrong) == scores["total"] - scores["correct"]
+    rows = list(csv.DictReader(table.open()))
+    assert [row["photo"] for row in rows] == [row["photo"] for row in wrong]
+    guesses: dict[str, tuple[str, float]] = {}
+    for row in wrong:
+        assert row["photo"].startswith(f"{row['class']}/")
+        assert row["guess"] != row["class"]
+        guesses[row["photo"]] = (row["guess"], row["probability"])
+    folder = Path(load(run / "config.yaml").run.data.path)
+    table_of_val = load_table(folder, "val")
+    photos: list[tuple[Path, str]] = []
+    with (folder / "val.rec").open("rb") as records:
+        for number, name in enumerate(photo_names(folder / "val.rec")):
+            if name in guesses and len(photos) < 5:
+                record = read_record(
+                    records, int(table_of_val[number]["offset"]), "val"
+                )
+                photos.append((tmp_path / f"{9 - number % 10} {number}.jpg", name))
+                photos[-1][0].write_bytes(record.image)
+    words = [*places(run), "--image", *(str(photo) for photo, _ in photos)]
+    answers = evaluated(rn50, run, *words)
+    for answer, (photo, name) in zip(answers, photos, strict=True):
+        guess, probability = guesses[name]
+        assert answer["image"] == str(photo)
+        assert next(iter(answer["classes"])) == guess
+        assert answer["classes"][guess] == pytest.approx(probability, abs=1e-4)
+    assert not list(run.parent.parent.glob(".images*"))
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no photo")
+    assert str(bad) in rn50.error(
+        "evaluate", str(run), *places(run), "--image", str(bad)
+    )
+    assert "evaluate RUN --image" in rn50.error("predict", str(bad))
+
+
+def evaluated(rn50: Rn50, *arguments: str | Path) -> Any:
     out = rn50.output("evaluate", "--json", *map(str, arguments))
     return json.loads(out)
 
