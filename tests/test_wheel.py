@@ -17,7 +17,7 @@ from tests.conftest import made_once
 from tests.rooms import ROOMS
 from tests.waiting import output_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 BUILD = (
     "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"

@@ -44,6 +44,7 @@ def test_logs_that_are_removed_are_put_back_and_end_no_run(
     is_as_if_uninterrupted(folder, whole, set())
 
 
+@pytest.mark.nightly
 def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
     disk: Path, small_data: Path, whole: Path
 ) -> None:
