@@ -10,7 +10,6 @@ import importlib
 import json
 import math
 import os
-import re
 import statistics
 import sys
 import time
@@ -19,14 +18,12 @@ from ctypes import byref, c_void_p
 from functools import partial
 from importlib import metadata
 from itertools import count, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rn50  # noqa: F401  before MXNet, whose finder it installs
 from rn50.config.load import load
 from rn50.config.schema import Run
 from rn50.host.errors import UserError
-from rn50.host.inherited import LOCAL_JOB, inherited
 from rn50.host.programs import NoAnswer, ask
 from rn50.launch.launchers import build_job
 
@@ -75,14 +72,12 @@ OF_ENTRY_BETA = 10
 
 
 class Options(NamedTuple):
-    """`folder`: of images and runs. `patience_s`: for a run."""
+    """Whose network and optimizer, and how often a part measures."""
 
     config: str
     overrides: Sequence[str]
     rounds: int
     steps: int
-    folder: str = "results/gpu"
-    patience_s: float = 60.0
 
     def run(self, *overrides: str) -> Run:
         return load(self.config, [*overrides, *self.overrides]).run
@@ -177,23 +172,6 @@ def under_load(steps: Steps) -> str:
         found = str(error)
     nd.waitall()
     return found
-
-
-def doctor(_: Options) -> None:
-    from rn50.launch.doctor import examine
-
-    for line in examine([]):
-        show(*line)
-
-
-def nccl(_: Options) -> None:
-    from rn50.launch.doctor import gpus_together
-    from rn50.train.cuda.driver import read_gpus
-
-    gpus = read_gpus()
-    assert gpus is not None
-    for line in gpus_together(len(gpus.devices)):
-        show(*line)
 
 
 def memory(options: Options, loading: str, batch: int) -> None:
@@ -496,9 +474,6 @@ def of_module(options: Options, name: str, batch: int) -> None:
         show(*cells)
 
 
-# --- whole runs -----------------------------------------------------------------------------------
-
-
 def digests(options: Options, batch: int) -> None:
     """What two processes have to have in common, bit for bit."""
     from mxnet import nd
@@ -514,72 +489,19 @@ def digests(options: Options, batch: int) -> None:
         show(name, batch, digest.hexdigest()[:16])
 
 
-def launch(options: Options, label: str, config: str, *words: str) -> None:
-    """`rn50 launch`, and what its last log point says of its steps."""
-    folder = Path(options.folder) / "runs" / re.sub(r"\W+", "_", label)
-    words = (*words, f"system.results={folder}", *options.overrides)
-    show(label, *launched(options, ["launch", config, *words], folder))
-
-
-def stop_and_resume(options: Options, ranks: int) -> None:
-    """An epoch of `quick` on several GPUs, then another one from its checkpoint."""
-    folder = Path(options.folder) / "runs" / "quick"
-    images = f"data.path={folder}/images"
-    words = [
-        "system.device=gpu",
-        f"system.ranks_per_node={ranks}",
-        f"system.results={folder}",
-        images,
-        "data.synthetic={}",
-        "limits.epochs=1",
-        "log.every=4 steps",
-        f"batch.per_rank={-(-64 // ranks)}",
-        *options.overrides,
-    ]
-    show("quick, one epoch", *launched(options, ["launch", "quick", *words], folder))
-    words = ["launch", "--resume", str(newest(folder)), images, "limits.epochs=2"]
-    show("quick, resumed", *launched(options, words, folder))
-
-
-def newest(folder: Path) -> Path:
-    return max(folder.glob("*/2*/"), key=os.path.getmtime)
-
-
-def launched(options: Options, words: Sequence[str], folder: Path) -> Iterator[object]:
-    """The exit code, images/s, and ms of a step, of input and of what sums expose in it."""
-    program = str(Path(sys.executable).with_name("rn50"))
-    environment = inherited(os.environ, LOCAL_JOB)
-    done = ask([program, *words], options.patience_s, environment)
-    result = re.search("^RESULT (.*)", done.out, re.M)
-    if result is None:
-        raise UserError(f"{done.said()}: rn50 {' '.join(words)}")
-    lines = (newest(folder) / "metrics.jsonl").read_text().splitlines()
-    records = {record["kind"]: record for record in map(json.loads, lines)}
-    yield done.code
-    yield round(records["train"]["recent_images_per_s"], 1)
-    for name in ("step", "input", "reduction"):
-        yield round(records["steps"][f"{name}_p50_ms"], 2)
-    yield result[1][:120]
-
-
 PARTS: dict[str, Callable[..., None]] = {
     part.__name__: part
-    for part in (machine, memory, doctor, steps, ways, spin, calls, of_module, digests)
+    for part in (machine, memory, steps, ways, spin, calls, of_module, digests)
 }
-"""They compute here, in the environment of a run's rank."""
-COMMANDS: dict[str, Callable[..., None]] = {
-    part.__name__: part for part in (nccl, launch, stop_and_resume)
-}
-"""They start ranks, which have it."""
 
 
-def main(text: str, name: str, *words: str) -> None:
-    options = Options(**json.loads(text))
+def main(options_json: str, name: str, *words: str) -> None:
+    """Run a part in the environment of a run's rank."""
+    options = Options(**json.loads(options_json))
     values = [int(word) if word.isdigit() else word for word in words]
-    if name in PARTS:
-        job, _ = build_job(options.run(), "gloo", ())
-        os.environ.update(job.environment)
-    (PARTS | COMMANDS)[name](options, *values)
+    job, _ = build_job(options.run(), "gloo", ())
+    os.environ.update(job.environment)
+    PARTS[name](options, *values)
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 

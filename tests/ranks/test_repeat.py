@@ -76,6 +76,6 @@ def test_a_run_is_repeated_from_its_own_folder(
     repeat = compare_with_recorded(recorded, folder)
     # the bits are what they are; that the config is not the same is told
     assert repeat.same is True
-    assert repeat_line(repeat).endswith(
-        f"there): batch.per_rank (10, 9); recorded run: {recorded}"
-    )
+    line = repeat_line(repeat)
+    assert "differences (here, there): batch.per_rank (10, 9), startup.serial" in line
+    assert line.endswith(f"; recorded run: {recorded}")
