@@ -4,9 +4,9 @@ Whole runs: on_hardware.sh.
     python -m tests.gpu.on_hardware results/gpu.md
     python -m tests.gpu.on_hardware results/gpu.md --config dgx1_8 --batches 32,104,208
 
-Appends to a page for docs/notebook/gpu.md, and writes each table as CSV into the folder of its name:
-here results/gpu. Each part is a process of its own (hardware_body.py) with a limit of time. Its rows are
-there as soon as it has ended; if it fails the page says so, and the rest goes on.
+Appends to a page for docs/notebook/gpu.md, and writes each table as CSV into the folder of its
+name: here results/gpu. Each part is a process of its own (hardware_body.py) with a limit of time.
+Its rows are there as soon as it has ended; if it fails the page says so, and the rest goes on.
 """
 
 import argparse
