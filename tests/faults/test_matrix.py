@@ -1,4 +1,4 @@
-"""The part of the fault matrix that CI runs: a signal, silence, memory, disk and folder, both
+"""The part of the fault matrix that CI runs: a signal, silence, disk and folder, both
 launchers among them; `make fault-matrix` has the rest. A bit
 flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py. A loss that is no
 number: tests/launch/test_dry_run.py. A wall clock that jumps: tests/logging/test_clock.py."""
@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 FAST = (
     "SIGKILL, mpirun, checkpoint, rank 0",
     "SIGSTOP, mpirun, mid-epoch, rank 0",
-    "no memory, gloo, mid-epoch, rank 1",
     "disk full, mpirun, mid-epoch, rank 0",
     "folder removed, gloo, mid-epoch, rank 0",
 )

@@ -146,8 +146,6 @@ def test_a_machines_own_software_is_named_and_what_launch_takes_is_said(
     [
         ("goyal_256", ()),
         ("dgxh100_8", ("system.nodes=2048",)),
-        ("you_2048_knl", ()),
-        ("sony_3456", ()),
         ("abci_2048_open", ("system=dgxa100",)),
     ],
 )

@@ -14,8 +14,8 @@ from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import read_events
+from tests import mpi
 from tests.conftest import Rn50, logged, metrics, read_json, stop_of
-from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,13 @@ def shape(log: Path) -> list[tuple[str, object, dict[str, object]]]:
     return events
 
 
-@pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(mpi.LAUNCHER, marks=mpi.NEEDED),
+        pytest.param("gloo", marks=[] if mpi.WHY_NOT else pytest.mark.nightly),
+    ],
+)
 def test_smoke_from_images_to_a_clean_log(
     smoke_run: Callable[[str], Path], launcher: str
 ) -> None:
