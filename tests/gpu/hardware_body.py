@@ -38,23 +38,7 @@ LOAD_S = 2.0
 COPY_BYTES = 256 << 20
 DEVICE_TO_DEVICE = 3
 THREAD_LOCAL = 1
-NON_BLOCKING = 1
 EMPTY_KERNELS = 1000
-SPIN_NS = 1_000_000
-SPIN_BLOCKS = 24
-SPIN_THREADS = 640
-"""As a sum of NCCL takes multiprocessors away: blocks of so many threads and 40 KB."""
-SPIN = """
-extern "C" __global__ void spin(long long ns) {
-  __shared__ volatile char held[40960];
-  long long begun, now;
-  held[threadIdx.x] = 0;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun));
-  do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); while (now - begun < ns);
-}
-"""
-WITHIN_BACKWARD = 0.5
-"""Of a step's time: forward takes a third."""
 PACKAGES = (
     "mxnet-cu112",
     "nvidia-cudnn-cu11",
@@ -297,49 +281,6 @@ def forced_norms() -> Iterator[str]:
         yield way.name
 
 
-def spin(options: Options, batch: int) -> None:
-    """Steps while kernels of a stream with priority take multiprocessors away from backward."""
-    steps = steps_of(options.run(), batch)
-    seconds(WARM_UP_STEPS, steps)
-    launch = spin_action(steps.operators.module.device)
-    step_s = statistics.median(seconds(1, steps) for _ in range(options.steps))
-    for kernels in (0, 1, 8):
-
-        def step(kernels: int = kernels) -> None:
-            steps()
-            time.sleep(WITHIN_BACKWARD * step_s)
-            for _ in range(kernels):
-                launch()
-
-        times_s = [seconds(1, step) for _ in range(2 * options.steps)]
-        show(kernels, batch, *spread(times_s))
-
-
-def spin_action(device: Any) -> Callable[[], None]:
-    from rn50.train.cuda.driver import visible_gpu
-    from rn50.train.gpu.module import compiled
-
-    major, minor = visible_gpu(0).capability
-    module = c_void_p()
-    function = c_void_p()
-    stream = c_void_p()
-    highest = ctypes.c_int()
-    device.activate()
-    text = compiled(SPIN, f"--gpu-architecture=compute_{major}{minor}")
-    cuda("cuModuleLoadData", byref(module), text)
-    cuda("cuModuleGetFunction", byref(function), module, b"spin")
-    cuda("cudaDeviceGetStreamPriorityRange", None, byref(highest))
-    cuda("cudaStreamCreateWithPriority", byref(stream), NON_BLOCKING, highest)
-    ns = ctypes.c_int64(SPIN_NS)
-    shape = (SPIN_BLOCKS, 1, 1, SPIN_THREADS, 1, 1, 0)
-
-    def launch() -> None:
-        parameters = (c_void_p * 1)(ctypes.addressof(ns))
-        cuda("cuLaunchKernel", function, *shape, stream, parameters, None)
-
-    return launch
-
-
 def calls(options: Options, batch: int) -> None:
     """Each call of a step, made from here, with an event before and after it. A strided
     convolution's input counts whole."""
@@ -462,15 +403,12 @@ def moved_bytes(entry: Any, tape: Any) -> int:
     return size_bytes
 
 
-def of_module(options: Options, name: str, batch: int) -> None:
-    """The header and the rows of a module of this folder."""
-    try:
-        module = importlib.import_module(f"tests.gpu.{name}")
-    except ModuleNotFoundError:
-        show("not there", f"tests/gpu/{name}.py")
-        return
-    show(*module.HEADER)
-    for cells in module.rows(options.run(), batch, options.rounds):
+def engines(options: Options, batch: int) -> None:
+    """The header and the rows of hardware_engines.py."""
+    from tests.gpu.hardware_engines import HEADER, rows
+
+    show(*HEADER)
+    for cells in rows(options.run(), batch, options.rounds):
         show(*cells)
 
 
@@ -491,7 +429,7 @@ def digests(options: Options, batch: int) -> None:
 
 PARTS: dict[str, Callable[..., None]] = {
     part.__name__: part
-    for part in (machine, memory, steps, ways, spin, calls, of_module, digests)
+    for part in (machine, memory, steps, ways, calls, engines, digests)
 }
 
 

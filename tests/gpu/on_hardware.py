@@ -64,28 +64,13 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
         [Part(("calls", batch), 20) for batch in batches],
         kinds,
     )
-    for name, title, patience_s, fold in (
-        (
-            "engines",
-            "Fused graphs and plain convolutions, the fastest engine",
-            90,
-            fastest,
-        ),
-        ("norms", "Norms of our own", 45, list),
-    ):
-        part = Part(("of_module", f"hardware_{name}", middle), patience_s)
-        yield Section(name, f"{title}, batch {middle}", (), [part], fold)
+    title = f"Fused graphs and plain convolutions, the fastest engine, batch {middle}"
+    yield Section("engines", title, (), [Part(("engines", middle), 90)], fastest)
     yield Section(
         "ways",
         "Steps with each way of batch norm",
         ("way", "batch", "capability", "median ms", "lowest", "highest"),
         [Part(("ways", batch), 15 + 7 * n) for n, batch in enumerate(batches)],
-    )
-    yield Section(
-        "spin",
-        "Steps while kernels of 1 ms take multiprocessors from backward",
-        ("kernels a step", "batch", "median ms", "lowest", "highest"),
-        [Part(("spin", middle), 25)],
     )
     yield Section(
         "steps",

@@ -89,9 +89,7 @@ def test_whole_runs_have_overrides_that_are_some() -> None:
 
 def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.md"
-    found = tables(
-        page, "machine,calls,engines,norms,ways,spin,steps,memory,deterministic"
-    )
+    found = tables(page, "machine,calls,engines,ways,steps,memory,deterministic")
     machine = dict(found["machine"])
     assert "fake" in machine
     assert re.fullmatch(r"[\d,]+ GB/s", machine["copy"])
@@ -103,7 +101,6 @@ def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
         forward = [int(row[6]) for row in of_batch if "ConvolutionForward" in row[3]]
         assert sorted(filters) == sorted(forward)
         assert min(filters) > 0
-    assert [row[0] for row in found["spin"]] == ["0", "1", "8"]
     ways = [row[:3] for row in found["steps"]]
     assert ["through Horovod", "2", "1.0"] in ways
     assert len(ways) == 9
@@ -188,7 +185,7 @@ def test_a_part_that_fails_or_hangs_says_so_and_none_begins_too_late(
     _, failure = outcome(Part(("machine", "2"), 1))
     assert failure == "no end within 1 s"
     page = tmp_path / "page.md"
-    assert main(shlex.split(f"{page} --patience 0 --parts calls,spin")) == 1
+    assert main(shlex.split(f"{page} --patience 0 --parts calls,ways")) == 1
     assert page.read_text().count("**failed**: no time left") == 4
 
 
