@@ -105,7 +105,7 @@ def draw() -> str:
     """The rooms as boxes and an arrow for each direct import, as Mermaid has them."""
     lines = ["graph TD"]
     for room in ROOMS:
-        lines.append(f'  {room}["{room}/<br>{_PURPOSE[room]}"]')
+        lines.append(f'  {room}["{room}<br>{_PURPOSE[room]}"]')
     for room, targets in sorted(direct(rooms_imported()).items()):
         lines += [f"  {room} --> {target}" for target in sorted(targets)]
     return "\n".join(lines)
