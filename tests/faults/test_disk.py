@@ -11,7 +11,7 @@ from tests.conftest import Rn50
 from tests.faults.test_resume import bits, is_as_if_uninterrupted, start_run
 from tests.waiting import finished
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 SIGN = "step 15/"
 LOGS = ("result_0.txt", "metrics.jsonl")
 
@@ -44,7 +44,6 @@ def test_logs_that_are_removed_are_put_back_and_end_no_run(
     is_as_if_uninterrupted(folder, whole, set())
 
 
-@pytest.mark.nightly
 def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
     disk: Path, small_data: Path, whole: Path
 ) -> None:
