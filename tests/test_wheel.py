@@ -17,7 +17,7 @@ from tests.conftest import made_once
 from tests.rooms import ROOMS
 from tests.waiting import output_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+pytestmark = pytest.mark.slow
 
 BUILD = (
     "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -99,6 +99,7 @@ EXTRAS = dict.fromkeys(TRAINS, "train") | {
 """The commands that need more, by how they begin."""
 
 
+@pytest.mark.nightly
 def test_every_command_with_the_wheel_alone(
     environment: Path, root: Path, small_data: Path, whole: Path, tmp_path: Path
 ) -> None:
