@@ -272,6 +272,13 @@ def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
     assert epochs == [None] * 9
 
 
+def deep() -> Any:
+    value: Any = 0
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -279,7 +286,10 @@ def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
         (None, "null"),
         ("a\x1b[31mb\u202ec\nd", "a\\x1b[31mb\\u202ec\\nd"),
         ("x" * 500, "x" * 199 + "…"),
+        (10**5000, "(int that cannot be shown)"),
+        (deep(), "(list that cannot be shown)"),
     ],
+    ids=range(6),
 )
 def test_values_for_people(value: object, text: str) -> None:
     assert show(value) == text
