@@ -50,7 +50,8 @@ if [ "$gpus" -gt 1 ]; then
     limits.epochs=1 "batch.per_rank=$(((63 + gpus) / gpus))"
   part 30 "quick, resumed" "$bin/rn50" launch quick --resume latest "${quick[@]}" limits.epochs=2
 fi
-"$bin/python" -m tests.gpu.on_hardware "$page" || echo "some parts failed: $page" >&2
+all_ended=0
+"$bin/python" -m tests.gpu.on_hardware "$page" || all_ended=1
 limit_s=40 # the first draws the images
 for decoding in "12 0.0" "8 0.0" "6 0.0" "6 0.3" "6 0.5"; do
   read -r threads load <<<"$decoding"
@@ -58,3 +59,4 @@ for decoding in "12 0.0" "8 0.0" "6 0.0" "6 0.3" "6 0.5"; do
     "data.decode_threads=$threads" "data.hw_decoder_load=$load"
   limit_s=15
 done
+exit "$all_ended"
