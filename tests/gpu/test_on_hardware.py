@@ -11,7 +11,6 @@ import pytest
 
 from rn50.config.load import load, load_system
 from tests.gpu.hardware_body import DEFAULTS
-from tests.gpu.norm_rows import rows
 from tests.gpu.on_hardware import (
     ALL_S,
     ROOT,
@@ -136,25 +135,6 @@ def test_calls_are_summed_by_kind_and_engines_by_the_fastest() -> None:
         ["1x1", "forward", 1, "none", ""],
     ]
     assert fastest([["not there", "x"]]) == [["not there", "x"]]
-
-
-def test_the_fastest_way_becomes_a_row_of_the_table(tmp_path: Path) -> None:
-    lines = [
-        "way,batch,capability,median ms,lowest,highest",
-        "CUDNN,400,9.0,54.2,54,55",
-        "OWN,400,9.0,49.9,49,50",
-        "EPILOGUE,400,9.0,,,,refused",
-        "CUDNN,32,9.0,6.7,6,7",
-        "OWN,32,9.0,6.9,6,7",
-        "OWN,208,9.0,27.0,6,7",
-    ]
-    (tmp_path / "ways.csv").write_text("\n".join(lines))
-    assert list(rows(tmp_path)) == [
-        "# 32: CUDNN 6.70, OWN 6.90 ms",
-        "# 208: OWN 27.00 ms",
-        "# 400: CUDNN 54.20, OWN 49.90 ms",
-        "(9, 0): (Row(32, Norms.CUDNN), Row(ANY, Norms.OWN),)",
-    ]
 
 
 def test_bytes_of_a_step_are_those_that_predict_prices(
