@@ -100,6 +100,7 @@ def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
         forward = [int(row[6]) for row in of_batch if "ConvolutionForward" in row[3]]
         assert sorted(filters) == sorted(forward)
         assert min(filters) > 0
+    assert {row[2] for row in found["engines"]} >= {"forward", "data", "filter"}
     ways = [row[:3] for row in found["steps"]]
     assert ["through Horovod", "2", "1.0"] in ways
     assert len(ways) == 9
