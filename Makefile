@@ -1,9 +1,9 @@
 # `make` or `make help` lists the targets: the line after each one's `##`.
-.PHONY: help setup locks test test-fast test-nightly check fuzz mutants lint architecture format clean distclean
+.PHONY: help setup locks test test-fast test-nightly check fuzz lint architecture format clean distclean
 .PHONY: gpu-test gpu-hardware lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
 FOLDERS := bench cli compliance config data host launch logging predict report scripts sweep train tests
-SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) .ci/run
+SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh tests/gpu/*.sh) .ci/run
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -21,13 +21,8 @@ test-fast: setup ## in a minute: what starts no ranks and no commands
 check: test ## the same as test
 
 MINUTES := 5
-fuzz: setup ## cases of every kind with new seeds, half of the time interrupted runs; MINUTES=30
+fuzz: setup ## runs that are interrupted at random moments and resumed, with new seeds; MINUTES=30
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES)
-
-# One fault at a time in a copy; by room, how many the tests noticed (docs/architecture.md). Ctrl-C leaves nothing.
-mutants: setup ## random faults that the tests are to notice; ROOMS=launch,predict N=20 SEED=4 ALL=1
-	$(PYTHON) -m tests.mutants $(if $(ROOMS),--rooms $(ROOMS)) $(if $(N),--n $(N)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(ALL),--all)
 
 setup: ## .venv, up to date; seconds if nothing has changed
 	@scripts/setup.sh
@@ -51,7 +46,7 @@ gpu-test: ## the GPU path over a fake CUDA, without a GPU; its environment .venv
 PAGE := results/gpu.md
 gpu-hardware: ## on a machine with GPUs: what they do and how fast, in 10 minutes, as a page and CSV
 	@scripts/setup.sh --gpu --into .venv-gpu
-	.venv-gpu/bin/python -m tests.gpu.on_hardware $(PAGE)
+	tests/gpu/on_hardware.sh $(PAGE)
 
 test-nightly: lab-test fault-matrix container-test portability-test fuzz ## for a night: the next four and fuzz
 

@@ -16,7 +16,6 @@ if not FAMILY or not LAUNCHERS[LAUNCHER].is_installed():
     _program = LAUNCHERS[LAUNCHER].program
     WHY_NOT = f"no {_program} here for an MPI that Horovod was linked to"
 NEEDED = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "there is one")
-EVERY_LAUNCHER = ["gloo", pytest.param(LAUNCHER, marks=NEEDED)]
 
 
 def offers(algorithm: str) -> bool:

@@ -1,29 +1,29 @@
-"""Which room imports which, read from the sources, and the picture of it in `docs/`.
+"""Which room imports which, read from the sources, and the picture of it in its page.
 
-python -m tests.rooms        writes docs/architecture.svg anew
+python -m tests.rooms        draws it in docs/architecture.md anew
 """
 
 import ast
 import functools
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ORDER: tuple[dict[str, float], ...] = (
-    {"host": 1.0},
-    {"config": 1.0},
-    {"data": 0.0, "logging": 1.0, "predict": 2.0},
-    {"train": 0.0, "compliance": 2.0},
-    {"report": 1.0},
-    {"launch": 1.0},
-    {"bench": 0.4, "sweep": 1.6},
-    {"cli": 1.0},
+ORDER = (
+    ("host",),
+    ("config",),
+    ("data", "logging", "predict"),
+    ("train", "compliance"),
+    ("report",),
+    ("launch",),
+    ("bench", "sweep"),
+    ("cli",),
 )
-"""A room imports from the rows before its own and from no other room; with the place of its box in
-the row, in columns of the picture."""
+"""A room imports from the rows before its own and from no other room."""
 ROOMS = tuple(sorted(room for row in ORDER for room in row))
-PICTURE = ROOT / "docs/architecture.svg"
+PAGE = ROOT / "docs/architecture.md"
+_BEGIN = "```mermaid\n"
+_END = "\n```\n"
 _PURPOSE = {
     "host": "files, locks, programs, signals, errors",
     "config": "schema, plan, benchmark facts, presets",
@@ -38,9 +38,6 @@ _PURPOSE = {
     "sweep": "hyper-parameter search",
     "cli": "the rn50 command",
 }
-_BOX_IN = (2.75, 0.62)
-_ROW_IN = 1.1
-_COLUMN_IN = 3.1
 
 
 def sources() -> list[Path]:
@@ -105,62 +102,22 @@ def direct(imported: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def draw() -> str:
-    """The rooms as boxes, the lowest at the bottom, and an arrow for each direct import."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcdefaults()  # another test may have drawn in the style of the reports
-    mpl.rcParams.update({"svg.hashsalt": "rn50", "svg.fonttype": "none"})
-    import matplotlib.pyplot as plt
-    from matplotlib.patches import FancyBboxPatch
-
-    width, height = _BOX_IN
-    right = 3.3 * _COLUMN_IN
-    top = len(ORDER) * _ROW_IN
-    figure, axes = plt.subplots(figsize=(right, top))
-    axes.set_xlim(0, right)
-    axes.set_ylim(0, top)
-    axes.set_axis_off()
-    figure.subplots_adjust(0, 0, 1, 1)
-    centre = {}
-    for level, row in enumerate(ORDER):
-        for room, column in row.items():
-            x = (column + 0.8) * _COLUMN_IN
-            y = (level + 0.5) * _ROW_IN
-            centre[room] = (x, y)
-    for room, (x, y) in centre.items():
-        box = FancyBboxPatch(
-            (x - width / 2, y - height / 2),
-            width,
-            height,
-            boxstyle="round,pad=0.02",
-            fc="#eef3f8",
-            ec="#456",
-            zorder=3,
-        )
-        axes.add_patch(box)
-        text = functools.partial(axes.text, ha="center", va="center", zorder=4)
-        text(x, y + 0.12, f"{room}/", weight="bold", size=11)
-        text(x, y - 0.14, _PURPOSE[room], size=8)
+    """The rooms as boxes and an arrow for each direct import, as Mermaid has them."""
+    lines = ["graph TD"]
+    for room in ROOMS:
+        lines.append(f'  {room}["{room}<br>{_PURPOSE[room]}"]')
     for room, targets in sorted(direct(rooms_imported()).items()):
-        for target in sorted(targets):
-            x, y = centre[room]
-            to_x, to_y = centre[target]
-            aside = 0.12 * (to_x - x)
-            below = height / 2 + 0.03
-            axes.annotate(
-                "",
-                (to_x - aside, to_y + below),
-                (x + aside, y - below),
-                arrowprops={"arrowstyle": "->", "color": "#456", "lw": 1},
-                zorder=2,
-            )
-    svg = io.StringIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    plt.close(figure)
-    return svg.getvalue()
+        lines += [f"  {room} --> {target}" for target in sorted(targets)]
+    return "\n".join(lines)
+
+
+def redrawn(page: str) -> str:
+    """The page with the picture of the rooms as they are."""
+    before, _, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{draw()}{end}{after}"
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(draw())
-    print(f"{PICTURE} written")
+    PAGE.write_text(redrawn(PAGE.read_text()))
+    print(f"{PAGE} written")

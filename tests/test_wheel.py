@@ -99,6 +99,7 @@ EXTRAS = dict.fromkeys(TRAINS, "train") | {
 """The commands that need more, by how they begin."""
 
 
+@pytest.mark.nightly
 def test_every_command_with_the_wheel_alone(
     environment: Path, root: Path, small_data: Path, whole: Path, tmp_path: Path
 ) -> None:

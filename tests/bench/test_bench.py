@@ -80,6 +80,7 @@ def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
     assert " ".join(large) == "4 64000 ring 1 1.00 1.00 1.00 96.0"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_allreduces_of_two_ranks_end_with_their_results(measure: Measure) -> None:
     outcome, svg = measure(

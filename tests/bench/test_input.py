@@ -9,6 +9,7 @@ from tests.bench.conftest import Measure
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_every_way_in_is_measured_and_drawn_against_a_machine(
     measure: Measure, smoke_data: Path
 ) -> None:

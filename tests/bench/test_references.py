@@ -105,6 +105,7 @@ def test_a_result_says_the_share_of_a_peak_that_is_known(
     assert result.mfu == (utilisation and pytest.approx(utilisation, rel=0.01))
 
 
+@pytest.mark.nightly
 @mpi.NEEDED
 @pytest.mark.slow
 def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:

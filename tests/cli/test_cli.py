@@ -76,6 +76,7 @@ def benched(rn50: Rn50, options: str) -> dict[str, Any]:
     return json.loads(rn50.output("bench", *options.split(), "--json"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
     data = f"data.path={smoke_data}"
@@ -86,6 +87,7 @@ def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None
     assert measured["figures"]["ranks"] == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
     options = f"--rounds 2 --steps 3 data.path={smoke_data}"
@@ -98,8 +100,15 @@ def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-@pytest.mark.parametrize("locale", [{}, C_LOCALE])
-@pytest.mark.parametrize("name", [b"log\xff.txt", "log ü.txt".encode(), b"a\nb.txt"])
+@pytest.mark.parametrize(
+    ("name", "locale"),
+    [
+        (b"log\xff.txt", C_LOCALE),
+        ("log ü.txt".encode(), C_LOCALE),
+        ("log ü.txt".encode(), {}),
+        (b"a\nb.txt", {}),
+    ],
+)
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
     rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
 ) -> None:

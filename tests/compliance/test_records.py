@@ -241,7 +241,6 @@ def judge(folder: Path, content: bytes, ruleset: str | None) -> None:
     ids=range(5),
 )
 def test_hostile_bytes(tmp_path: Path, content: bytes) -> None:
-    """`tests/fuzz/cases.py` makes more of them."""
     judge(tmp_path, content, None)
 
 

@@ -130,6 +130,7 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
         (put("seed", "1001"), ERROR, "as in result_1.txt"),
         (put("seed", "x"), ERROR, "integer"),
         (put("seed", 1.5), ERROR, "integer"),
+        (put("seed", math.inf), ERROR, "integer"),
         (put("seed", None), ERROR, "integer"),
         (again("seed"), ERROR, "as in result_3.txt"),
         (drop("seed"), POLICY, "no seed"),

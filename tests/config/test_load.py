@@ -263,6 +263,7 @@ schedule: {warmup: 5}
             "x.yaml:3: not valid YAML: .name. once .* line 1 ",
         ),
         ("{a: " * 15_000, "x.yaml: not valid YAML: too many levels"),
+        ('name: "\\UFFFFFFFF"\n', "x.yaml: not valid YAML: "),
         ("a: &a {b: *a}\n", "x.yaml:1: not valid YAML: .*no alias"),
         (
             "#" * 70_000,

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,31 +28,26 @@ def packages(lock: str) -> dict[str, tuple[str, list[str]]]:
     return locked
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_a_lock_has_all_that_is_asked_for_with_hashes(root: Path, python: str) -> None:
-    lock = (root / f"requirements/py{python}.txt").read_text()
-    locked = packages(lock)
-    assert len(locked) == lock.count("==") > 70
-    for _, hashes in locked.values():
-        assert hashes
-        assert all("sha256:" in digest for digest in hashes)
-    asked = requirements(f"3.{python[1:]}")
-    assert len(asked) > 20
-    assert not asked.keys() - locked.keys()
-    sections = re.findall("^# (To .*)", lock, re.M)
-    # setup.sh divides a lock at these
-    assert sections == ["To build", "To run", "To test"]
-    assert locked["numpy"][0].startswith("1." if python < "312" else "2.")
-
-
-def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
-    locks = [
-        packages((root / f"requirements/py{python}.txt").read_text())
-        for python in PYTHONS
-    ]
-    for name in DECIDING:
-        versions = {lock[name][0] for lock in locks}
-        assert len(versions) == 1, name
+def test_locks_have_all_that_is_asked_for_with_hashes_and_decide_alike(
+    root: Path,
+) -> None:
+    deciding: set[tuple[str, ...]] = set()
+    for python in PYTHONS:
+        lock = (root / f"requirements/py{python}.txt").read_text()
+        locked = packages(lock)
+        assert len(locked) == lock.count("==") > 70
+        for _, hashes in locked.values():
+            assert hashes
+            assert all("sha256:" in digest for digest in hashes)
+        names = requirements(f"3.{python[1:]}").keys()
+        assert len(names) > 20
+        assert not names - locked.keys()
+        sections = re.findall("^# (To .*)", lock, re.M)
+        # setup.sh divides a lock at these
+        assert sections == ["To build", "To run", "To test"]
+        assert locked["numpy"][0].startswith("1." if python < "312" else "2.")
+        deciding.add(tuple(locked[name][0] for name in DECIDING))
+    assert len(deciding) == 1
 
 
 @pytest.mark.parametrize(
@@ -103,46 +99,56 @@ def environment(root: Path, tmp_path: Path) -> Path:
     return made
 
 
-def set_up(root: Path, environment: Path) -> int:
-    """The exit code: 0 where all is done; 1 where it would be made, which Python 3.9 cannot."""
+def linked(made: Path) -> Path:
+    link = made.with_name("linked")
+    link.symlink_to(made)
+    return link
+
+
+def with_file(name: str) -> Callable[[Path], Path]:
+    def change(made: Path) -> Path:
+        (made / name).touch()
+        return made
+
+    return change
+
+
+def of_gpus(made: Path) -> Path:
+    """Its stamp is another after a pull that changes what it is made of."""
+    with (made / "stack.stamp").open("a") as file:
+        file.write("gpu before the pull\n")
+    return made
+
+
+def copied(made: Path) -> Path:
+    """Its scripts would run the code of the original."""
+    return shutil.copytree(made, made.with_name("copy"))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda made: made, 0),
+        (linked, 0),
+        (with_file("mpi.h"), 1),
+        (with_file("bin/python.lost"), 1),
+        (of_gpus, 1),
+        (copied, 1),
+        (lambda made: made.rename(made.with_name("moved")), 1),
+    ],
+)
+def test_an_environment_is_left_as_it_is_or_made_anew(
+    root: Path, environment: Path, change: Callable[[Path], Path], code: int
+) -> None:
+    """0 where all is done; 1 where it would be made, which Python 3.9 cannot."""
+    folder = change(environment)
     old = environment.parent / "python3.9"
     write_script(old, "exit 1")
-    variables = {"PATH": f"{environment}:/usr/bin:/bin", "PYTHON": str(old)}
-    command = (root / "scripts/setup.sh", "--into", environment)
-    return subprocess.run(command, env=variables).returncode
-
-
-def test_an_environment_that_is_whole_is_left_as_it_is(
-    root: Path, environment: Path
-) -> None:
-    assert set_up(root, environment) == 0
-    linked = environment.with_name("linked")
-    linked.symlink_to(environment)
-    assert set_up(root, linked) == 0
-
-
-@pytest.mark.parametrize("change", ["mpi.h", "bin/python.lost"])
-def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
-    root: Path, environment: Path, change: str
-) -> None:
-    (environment / change).touch()
-    assert set_up(root, environment) == 1
-
-
-def test_an_environment_for_gpus_stays_one(root: Path, environment: Path) -> None:
-    """Its stamp is another after a pull that changes what it is made of."""
-    stamp = environment / "stack.stamp"
-    stamp.write_text(stamp.read_text() + "gpu before the pull\n")
-    assert set_up(root, environment) == 1
-
-
-def test_a_copy_of_an_environment_is_made_anew(root: Path, environment: Path) -> None:
-    """Its scripts would run the code of the original."""
-    copy = environment.with_name("copy")
-    shutil.copytree(environment, copy)
-    assert set_up(root, copy) == 1
-    moved = environment.rename(environment.with_name("moved"))
-    assert set_up(root, moved) == 1
+    tools = environment.parent / "made"
+    path = f"{tools if tools.exists() else folder}:/usr/bin:/bin"
+    variables = {"PATH": path, "PYTHON": str(old)}
+    command = (root / "scripts/setup.sh", "--into", folder)
+    assert subprocess.run(command, env=variables).returncode == code
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def test_smaller_copies_lose_nothing(root: Path, tmp_path: Path) -> None:
     assert manifest.counts == (2, 2, 2)
 
 
+@pytest.mark.nightly
 def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:
     page = (root / "docs/own_data.md").read_text()
     for long, short in SMALLER.items():

@@ -11,7 +11,7 @@ from tests.conftest import Rn50
 from tests.faults.test_resume import bits, is_as_if_uninterrupted, start_run
 from tests.waiting import finished
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 SIGN = "step 15/"
 LOGS = ("result_0.txt", "metrics.jsonl")
 

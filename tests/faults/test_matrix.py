@@ -1,4 +1,5 @@
-"""The part of the fault matrix that CI runs: a case of each kind, both launchers among them. A bit
+"""The part of the fault matrix that CI runs: a signal, silence, disk and folder, both
+launchers among them; `make fault-matrix` has the rest. A bit
 flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py. A loss that is no
 number: tests/launch/test_dry_run.py. A wall clock that jumps: tests/logging/test_clock.py."""
 
@@ -14,16 +15,8 @@ pytestmark = pytest.mark.slow
 FAST = (
     "SIGKILL, mpirun, checkpoint, rank 0",
     "SIGSTOP, mpirun, mid-epoch, rank 0",
-    "silent exit, mpirun, mid-epoch, rank 0",
-    "data never comes, mpirun, evaluation, rank 1",
-    "no memory, gloo, mid-epoch, rank 1",
     "disk full, mpirun, mid-epoch, rank 0",
-    "disk nearly full, mpirun, checkpoint, rank 0",
     "folder removed, gloo, mid-epoch, rank 0",
-    "/dev/shm full, mpirun, before, rank -",
-    "slow library, mpirun, start-up, rank 1",
-    "slow steps, gloo, mid-epoch, rank 1",
-    "data comes late, mpirun, mid-epoch, rank 1",
 )
 CHOSEN = [case for case in cases() if case.name in FAST]
 
@@ -37,8 +30,6 @@ def test_it_ends_in_time_with_the_right_word(case: Case, small_data: Path) -> No
     if case.launcher == "mpirun":
         if mpi.WHY_NOT:
             pytest.skip(mpi.WHY_NOT)
-        if case.fault == "/dev/shm full" and mpi.LAUNCHER != "mpirun":
-            pytest.skip("its words are those of Open MPI's start")
         case = case._replace(launcher=mpi.LAUNCHER)
     if case.needs_root and os.geteuid() != 0:
         pytest.skip("a small file system needs root")

@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import pytest
 from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.logging.parse import read_events
-from rn50.logging.run_folder import RunFolder
 from tests import mpi
-from tests.conftest import ROOT, RUN, Process, Rn50, metrics, of_training, read_json
+from tests.conftest import RUN, Process, Rn50, metrics, of_training, read_json
 from tests.faults.file_system import refusing
-from tests.waiting import finished, leave_nothing, rank_process, wait_until
+from tests.waiting import leave_nothing, rank_process, wait_until
 
 pytestmark = pytest.mark.slow
 LOG_EVERY = 5
@@ -91,7 +89,9 @@ def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> No
 @pytest.mark.parametrize(
     ("launcher", "number", "by", "sign"),
     [
-        ("gloo", signal.SIGINT, "Ctrl-C", "step 15/"),
+        pytest.param(
+            "gloo", signal.SIGINT, "Ctrl-C", "step 15/", marks=pytest.mark.nightly
+        ),
         (LAUNCHERS[-1], signal.SIGTERM, "SIGTERM", "* epoch 2"),
     ],
 )
@@ -148,6 +148,7 @@ def test_a_killed_rank_costs_time_not_bits(
     assert bits(rn50.run_folder()) == bits(whole)
 
 
+@pytest.mark.nightly
 def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
     rn50: Rn50, small_data: Path, whole: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.nightly
 def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
     rn50: Rn50, small_data: Path, whole: Path
 ) -> None:
@@ -191,90 +193,3 @@ def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
     assert [line["step"] for line in ours] == [line["step"] for line in theirs]
     # batch norm over 5 images, not 10
     assert 0 < abs(ours[-2]["loss"] - theirs[-2]["loss"]) < 0.2
-
-
-def flipped(
-    rn50: Rn50, data: Path, fault: str, phase: str, victim: int
-) -> subprocess.CompletedProcess[str]:
-    """A RUN with one restart, in which a weight of one rank is damaged."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.faults.job",
-        "gloo",
-        fault,
-        phase,
-        str(victim),
-        str(rn50.results / "mark"),
-        *RUN[2:],
-        f"data.path={data}",
-        f"system.results={rn50.results}",
-        "system.job.max_restarts=1",
-    ]
-    return finished(command, cwd=ROOT)
-
-
-NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
-
-
-@pytest.mark.parametrize(
-    ("fault", "phase", "victim", "said", "agreed_step", "step"),
-    [
-        (
-            "bit flip",
-            "evaluation",
-            0,
-            r"rank 0 on \S+ failed in checkpoint at step 40: weights of step 40 expected",
-            None,
-            40,
-        ),
-        (
-            "bit flip",
-            "evaluation",
-            1,
-            r"all ranks failed in evaluate 4 at step 80: replicas differ after epoch 4: rank 0 on "
-            r"\S+ or rank 1 on \S+ in weights: which one cannot be told from two; .*after step 40",
-            40,
-            40,
-        ),
-        ("NaN", "mid-epoch", 0, NAN.format(0), 29, 20),
-        ("NaN", "mid-epoch", 1, NAN.format(1), 30, 30),
-    ],
-)
-def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
-    rn50: Rn50,
-    small_data: Path,
-    whole: Path,
-    fault: str,
-    phase: str,
-    victim: int,
-    said: str,
-    agreed_step: int | None,
-    step: int,
-) -> None:
-    """A bit flipped in the evaluation of step 40: of rank 0 its checkpoint would have it; of rank 1
-    it is found at step 80, two checkpoints later, and of two ranks neither is accused. A weight of
-    one rank at step 31 that makes gradients of which all weights are NaN at 32: of rank 0 the
-    checkpoint of step 30 may have it already."""
-    done = flipped(rn50, small_data, fault, phase, victim)
-    assert done.returncode == 1, done.stderr
-    assert re.search(said, done.stderr)
-    assert "base_lr" not in done.stderr
-    assert f"going on after step {step} " in done.stdout
-    folder = rn50.run_folder()
-    failures = RunFolder(folder / "attempt_1").read_failures()
-    assert {failure.agreed_step for failure in failures} == {agreed_step}
-    assert bits(folder) == bits(whole)
-
-
-def test_a_nan_that_comes_again_at_its_step_is_divergence(
-    rn50: Rn50, small_data: Path
-) -> None:
-    done = flipped(rn50, small_data, "NaN again", "first step", 1)
-    assert done.returncode == 2, done.stderr
-    assert "base_lr" in done.stderr
-    folder = rn50.run_folder()
-    steps = [f.not_finite_step for f in RunFolder(folder).read_failures()]
-    assert steps == [1, 1]
-    assert RunFolder(folder).is_hopeless
-    assert not RunFolder(folder / "attempt_1").is_hopeless

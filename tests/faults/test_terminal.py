@@ -82,6 +82,7 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
     assert not (folder / ".reserve").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("launcher", "number", "told"),
     [(launcher, signal.SIGKILL, "killed by SIGKILL") for launcher in LAUNCHERS]

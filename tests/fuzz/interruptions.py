@@ -109,7 +109,7 @@ def run_case(lab: Lab, seed: int) -> tuple[str | None, int]:
         _run_to_its_end(lab, seed, story)
     except AssertionError as wrong:
         attempts = "; ".join(story)
-        problem = f"python -m tests.fuzz {KIND} {seed}\n  {attempts}\n  {wrong}"
+        problem = f"python -m tests.fuzz --seed {seed}\n  {attempts}\n  {wrong}"
     return problem, sum(" at " in part for part in story)
 
 

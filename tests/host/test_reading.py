@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50.host.reading import read_file
+from rn50.host.reading import read_file, read_object
+from tests.conftest import refused
 
 
 def reason(path: Path, **wanted: object) -> str:
@@ -49,3 +50,10 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path, target: str) -
     (home / "out").symlink_to(tmp_path)
     (home / "file").symlink_to(target)
     assert "which is not followed" in reason(home / "file", within=home)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"a": 1', "[" * 100_000])
+def test_what_is_no_object_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with refused("/a.json: a JSON object expected, found something else"):
+        read_object(tmp_path / "a.json")

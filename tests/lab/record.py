@@ -1,6 +1,6 @@
 """The outcomes that a change of the code's form may not change, as text to compare with `diff`.
 
-python tests/lab/record.py verdicts ../shared/data/mlperf_logs > before.txt
+python tests/lab/record.py verdicts FOLDER_OF_LOGS > before.txt
 python tests/lab/record.py digests >> before.txt
 """
 

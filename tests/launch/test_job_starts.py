@@ -23,6 +23,7 @@ SHORT = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_goes_on_as_a_job_which_is_stopped_and_started_again(
     rn50: Rn50, smoke_data: Path

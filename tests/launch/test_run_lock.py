@@ -39,6 +39,7 @@ def listed(rn50: Any) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_has_one_driver_and_a_killed_one_is_followed(
     rn50: Any, smoke_data: Path

@@ -41,6 +41,7 @@ from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     done = rn50(

@@ -149,15 +149,6 @@ def test_every_preset_is_predicted_or_refused_with_a_reason(name: str) -> None:
         assert answer.run.total_s > 0
 
 
-def test_a_batch_schedule_counts_each_phase() -> None:
-    """Sony's third run: 16 images a rank for 30 epochs, then 32 on fewer ranks."""
-    run = predict(job_of_config(load("sony_3456").run))
-    first, second = run.phases
-    assert run.epochs == 90
-    assert first.epochs + second.epochs == 90
-    assert first.batch < second.batch
-
-
 def test_a_closed_config_stops_where_published_runs_did() -> None:
     config = load("dgx1_n130").run
     run = predict(job_of_config(config))

@@ -12,7 +12,7 @@ from rn50.config.machine import Compute, Performance, Point, System
 from rn50.predict.fit import build
 from rn50.predict.hardware import Machine
 from rn50.predict.layer_table import backward_fraction
-from rn50.predict.step import PAUSE_S, bn_doublings, step_time, straggler_s
+from rn50.predict.step import PAUSE_S, step_time, straggler_s
 from tests.conftest import refused
 from tests.predict.systems import SYSTEMS, about, with_performance
 
@@ -113,16 +113,6 @@ def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
     always_s = straggler_s(noisy, 10**12, 0.0, 0.05)
     assert twice_s == pytest.approx(2 * once_s, rel=0.01)
     assert always_s == pytest.approx(PAUSE_S)
-
-
-def test_batch_norm_groups_are_nvidias() -> None:
-    """Groups of 2 at batches 15 and 16, none at 35, as in NVIDIA's entries; 4 at most."""
-    dgx = machine("dgxa100")
-    for batch, expected in ((4, 2), (15, 1), (16, 0.91), (35, 0), (408, 0)):
-        doublings = bn_doublings(dgx, 4320, batch)
-        assert doublings == pytest.approx(expected, abs=0.01)
-    assert step_time(dgx, 4320, 15).bn_sync_s > 0
-    assert bn_doublings(dgx, 1, 1) == 0
 
 
 def test_input_holds_a_step_back() -> None:

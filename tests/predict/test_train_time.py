@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rn50.config.load import load_system
 from rn50.predict.epochs import epochs_to_target, evaluations, read_table, stop_epoch
 from rn50.predict.fit import build
-from rn50.predict.train_time import Phase, evaluation_s, steps_per_epoch, train_time
+from rn50.predict.train_time import Phase, steps_per_epoch, train_time
 
 FUZZ = settings(max_examples=50)
 
@@ -80,19 +80,3 @@ def test_clocks_add_up_and_reading_counts_once() -> None:
     assert run.first_epoch_excess_s == pytest.approx(140, abs=15)
     local = train_time(machine, [phase], 15, 8, bn_average=False)
     assert run.total_s > local.total_s
-
-
-@pytest.mark.parametrize(
-    ("name", "gpus", "published_s"),
-    [
-        ("dgx1", 8, 4.209),
-        ("dgx1", 1040, 0.049),
-        ("abci", 2048, 0.059),
-        ("dgxh100", 512, 0.013),
-    ],
-)
-def test_evaluation_times_of_published_runs(
-    name: str, gpus: int, published_s: float
-) -> None:
-    machine = build(name, load_system(name))
-    assert evaluation_s(machine, gpus) == pytest.approx(published_s, rel=0.35)

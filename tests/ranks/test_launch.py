@@ -14,9 +14,8 @@ from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import read_events
-from rn50.predict.work import gradient_bytes
-from tests.conftest import RUN, Rn50, logged, metrics, read_json, stop_of
-from tests.mpi import EVERY_LAUNCHER
+from tests import mpi
+from tests.conftest import Rn50, logged, metrics, read_json, stop_of
 from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow
@@ -34,7 +33,13 @@ def shape(log: Path) -> list[tuple[str, object, dict[str, object]]]:
     return events
 
 
-@pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(mpi.LAUNCHER, marks=mpi.NEEDED),
+        pytest.param("gloo", marks=[] if mpi.WHY_NOT else pytest.mark.nightly),
+    ],
+)
 def test_smoke_from_images_to_a_clean_log(
     smoke_run: Callable[[str], Path], launcher: str
 ) -> None:
@@ -88,38 +93,7 @@ def spans(folder: Path) -> dict[str, dict[str, float]]:
     return {event["name"]: event for event in events if "dur" in event}
 
 
-def joined_while_loading(folder: Path) -> bool:
-    loading = spans(folder)["load MXNet and Horovod"]
-    joining = spans(folder)["join ranks"]
-    return joining["ts"] < loading["ts"] + loading["dur"]
-
-
-def test_same_seed_same_weights_bit_for_bit(
-    rn50: Rn50, small_data: Path, whole: Path
-) -> None:
-    """However it starts up: overlapped or serial, weights seeded or broadcast; measured or not."""
-    rn50(
-        "launch",
-        *RUN,
-        "log.profile=norms",
-        "startup={serial: true, weights: broadcast}",
-        f"data.path={small_data}",
-        f"system.results={rn50.results}",
-    )
-    serial = rn50.run_folder()
-    results = [read_json(folder / "result.json") for folder in (whole, serial)]
-    for key in ("weights_digest", "eval_accuracy"):
-        assert results[0][key] == results[1][key]
-    config = load(whole / "config.yaml").run
-    sent_bytes = gradient_bytes(config.model, config.data, "fp32")
-    # a group is filled up for its engine
-    assert results[0]["allreduce_bytes"] == pytest.approx(sent_bytes, rel=1e-3)
-    assert "mfu" not in results[0]  # nothing says what a core could do
-    assert metrics(serial, "norm_ratio")
-    assert joined_while_loading(whole)
-    assert not joined_while_loading(serial)
-
-
+@pytest.mark.nightly
 def test_batch_control_with_a_rank_that_drops_out(rn50: Rn50, smoke_data: Path) -> None:
     """Per-rank batch and share change in the middle; logs follow, and the target is reached."""
     out = rn50.output(

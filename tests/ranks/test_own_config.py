@@ -17,7 +17,7 @@ division: open
 data: {path: PLACE/images}
 system: {results: PLACE/runs}
 log: {every: 5 steps}
-eval: {target: 0.5}
+eval: {target: 0.01, period: 1, offset: 0}
 """
 
 

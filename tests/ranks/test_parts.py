@@ -45,6 +45,7 @@ def train(root: Path, out: Path, disks: list[Path], *more: str) -> str:
     return result["weights_digest"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(
     mpi.LAUNCHER != "mpirun", reason="Open MPI starts ranks of different commands"
 )

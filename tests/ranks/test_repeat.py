@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.load import load
+from rn50.predict.work import gradient_bytes
 from rn50.report.reproduction import compare_with_recorded, repeat_line
-from tests.conftest import Rn50, read_json
+from tests.conftest import Rn50, metrics, read_json
+from tests.ranks.test_launch import spans
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 
@@ -30,30 +33,49 @@ def test_curves_are_compared_bit_for_bit(tmp_path: Path, now: str) -> None:
     assert ("not reproduced" in repeat_line(repeat)) == (not repeat.same)
 
 
+def joined_while_loading(folder: Path) -> bool:
+    loading = spans(folder)["load MXNet and Horovod"]
+    joining = spans(folder)["join ranks"]
+    return joining["ts"] < loading["ts"] + loading["dur"]
+
+
 @pytest.mark.slow
 def test_a_run_is_repeated_from_its_own_folder(
     rn50: Rn50, whole: Path, small_data: Path, tmp_path: Path
 ) -> None:
-    """The real command again: the same bits wherever the data lies."""
+    """The real command again: the same bits wherever the data lies and however it starts up,
+    overlapped or serial, weights seeded or broadcast; measured or not."""
     recorded = tmp_path / "recorded"
     moved = tmp_path / "moved"
     shutil.copytree(whole, recorded)
     shutil.copytree(small_data, moved)
     places = (f"data.path={moved}", f"system.results={rn50.results}")
-    done = rn50("launch", str(recorded / "config.yaml"), *places)
+    serial = ("log.profile=norms", "startup={serial: true, weights: broadcast}")
+    done = rn50("launch", str(recorded / "config.yaml"), *places, *serial)
     assert f"recorded run: {recorded}" in done.stdout, done.stderr
-    same = r"\nreproduced: the same in every bit of \d+ losses and accuracies; recorded"
+    same = r"\nreproduced: the same in every bit of \d+ losses and accuracies"
     assert re.search(same, done.stdout)
-    result = read_json(rn50.run_folder() / "result.json")
+    folder = rn50.run_folder()
+    first = read_json(whole / "result.json")
+    result = read_json(folder / "result.json")
+    assert result["weights_digest"] == first["weights_digest"]
     assert result["repeats"]["same"] is True
     assert result["repeats"]["compared"] > 3
     assert result["repeats"]["recorded"] == str(recorded)
+    run = load(whole / "config.yaml").run
+    sent_bytes = gradient_bytes(run.model, run.data, "fp32")
+    # a group is filled up for its engine
+    assert first["allreduce_bytes"] == pytest.approx(sent_bytes, rel=1e-3)
+    assert "mfu" not in first  # nothing says what a core could do
+    assert metrics(folder, "norm_ratio")
+    assert joined_while_loading(whole)
+    assert not joined_while_loading(folder)
 
     config = recorded / "config.yaml"
     config.write_text(config.read_text().replace(" per_rank: 10", " per_rank: 9"))
-    repeat = compare_with_recorded(recorded, rn50.run_folder())
+    repeat = compare_with_recorded(recorded, folder)
     # the bits are what they are; that the config is not the same is told
     assert repeat.same is True
-    assert repeat_line(repeat).endswith(
-        f"there): batch.per_rank (10, 9); recorded run: {recorded}"
-    )
+    line = repeat_line(repeat)
+    assert "differences (here, there): batch.per_rank (10, 9), startup.serial" in line
+    assert line.endswith(f"; recorded run: {recorded}")

@@ -178,6 +178,7 @@ def whole_evaluation_set(data: Data) -> Any:
     return source.next()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_ensemble_averages_the_softmax_of_different_networks(
     rn50: Rn50, run: Path, tmp_path: Path
@@ -216,6 +217,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     assert "found 20" in error
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     rn50: Rn50, whole: Path

@@ -1,5 +1,5 @@
 """`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine. At night what
-takes minutes: a time limit, nodes that fail, a stopped rank."""
+takes minutes: a time limit, nodes or ranks that fail, an allocation of one's own."""
 
 import contextlib
 import os
@@ -163,12 +163,10 @@ def ranks_of(run: Path) -> dict[str, psutil.Process]:
     return ranks
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [
-        (signal.SIGKILL, "killed by SIGKILL"),
-        pytest.param(signal.SIGSTOP, "silent for 10 s", marks=pytest.mark.nightly),
-    ],
+    [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "silent for 10 s")],
 )
 def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     rn50: Rn50, smoke_data: Path, number: int, reason: str
@@ -361,6 +359,7 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     leave_nothing(job.run)
 
 
+@pytest.mark.nightly
 def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) -> None:
     done = finished(
         [

@@ -61,22 +61,22 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     path = write_sweep(
         tmp_path,
         "  model.dtype: {choice: [float32, float16]}\n"  # float16: refused on a CPU
-        "objective: accuracy\nsampler: random\nseed: 11\ntrials: 6\n",
+        "objective: accuracy\nsampler: random\nseed: 22\ntrials: 4\n",
     )
     folder = tmp_path / "results" / "small"
     loaded = load_sweep(path)
     plan = Study(loaded.sweep, tmp_path, {})
-    drawn = [plan.ask().params for _ in range(6)]
+    drawn = [plan.ask().params for _ in range(4)]
     good = []
     for number, values in enumerate(drawn):
         if values["model.dtype"] == "float32":
             good.append(number)
-    assert 3 <= len(good) < 6, "choose another seed"
+    assert len(good) == 3, "choose another seed"
 
     # Killed while a trial trains, which ends in order: the next driver runs it again.
     driver = rn50.start("sweep", str(path))
     trials = []
-    for number in range(6):
+    for number in range(4):
         trials.append(folder / f"trials/trial_{number:04d}")
     stopped = trials[good[1]]
     killed = trials[good[2]]

@@ -27,6 +27,16 @@ pytestmark = pytest.mark.slow
 SMALL_PX = {"resnet": (32, 36), "alexnet": (64, 72), "googlenet": (64, 72)}
 
 
+DISTINCT = {
+    "abci_2048_open",
+    "akiba_1024",
+    "dgxh100_8",
+    "goyal_256",
+    "sony_4096",
+    "you_2048_knl",
+    "you_alexnet_32k",
+}
+"""Of each update rule, network, batch that changes and way of statistics one; the rest at night."""
 # Not size, and nothing else may differ: a CPU has no float16 GEMM, no NHWC, and MPI no torus.
 EXCEPTIONS = {
     ("model.dtype", "float16"): "float32",
@@ -94,7 +104,13 @@ def weights(trainer: Trainer) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.usefixtures("over_gloo")
-@pytest.mark.parametrize("name", list_presets())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in DISTINCT else pytest.mark.nightly)
+        for name in list_presets()
+    ],
+)
 def test_preset_takes_two_steps_and_evaluates(
     name: str, small_data: Path, tmp_path: Path
 ) -> None:

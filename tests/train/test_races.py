@@ -34,6 +34,7 @@ def test_kernels_that_sum_over_a_block_have_no_race(tmp_path: Path) -> None:
     assert done.returncode == 0, output[:3000]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("function", BARRIERS)
 def test_a_barrier_that_is_missing_is_noticed(function: str, tmp_path: Path) -> None:
     text = emulated.SOURCE.read_text()

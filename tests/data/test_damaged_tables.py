@@ -1,4 +1,4 @@
-"""What fuzzing found, each as small as it could be made."""
+"""Tables and records of an image set that are none: what random bytes have found."""
 
 import io
 import struct
