@@ -134,6 +134,7 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     assert "resumed-run" in {finding.name for finding in check.findings}
 
 
+@pytest.mark.nightly
 def test_a_killed_rank_costs_time_not_bits(
     rn50: Rn50, small_data: Path, whole: Path
 ) -> None:

@@ -22,14 +22,7 @@ from tests import mpi
 from tests.predict.systems import SYSTEMS
 
 GRIDS = ("torus_2d(7x9)", "torus_2d(2x1)")
-SOME_PRESETS = (
-    "smoke",
-    "dgxa100_n128",
-    "goyal_256",
-    "sony_3456",
-    "you_1600_cpu",
-    "abci_2048_open",
-)
+SOME_PRESETS = ("smoke", "dgxa100_n128", "sony_3456", "you_1600_cpu")
 """One of each engine, kind of grid and size."""
 LAUNCHER = "gloo" if mpi.WHY_NOT else mpi.LAUNCHER
 Reader = Callable[[Loaded], str]

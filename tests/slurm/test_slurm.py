@@ -1,5 +1,5 @@
 """`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine. At night what
-takes minutes: a time limit, nodes or ranks that fail, an allocation of one's own."""
+takes minutes: a requeued job, nodes or ranks that fail, an allocation of one's own."""
 
 import contextlib
 import os
@@ -238,6 +238,7 @@ def begin_at_once(job: str) -> None:
     scontrol("update", f"jobid={job}", "starttime=now", "timelimit=60")
 
 
+@pytest.mark.nightly
 def test_a_requeued_job_goes_on(
     rn50: Rn50, smoke_data: Path, uninterrupted: str
 ) -> None:

@@ -33,7 +33,6 @@ DISTINCT = {
     "dgxh100_8",
     "goyal_256",
     "sony_4096",
-    "you_2048_knl",
     "you_alexnet_32k",
 }
 """Of each update rule, network, batch that changes and way of statistics one; the rest at night."""
