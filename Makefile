@@ -3,7 +3,7 @@
 .PHONY: gpu-test gpu-hardware lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
 FOLDERS := bench cli compliance config data host launch logging predict report scripts sweep train tests
-SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh tests/gpu/*.sh) .ci/run
+SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) .ci/run
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,7 +46,7 @@ gpu-test: ## the GPU path over a fake CUDA, without a GPU; its environment .venv
 PAGE := results/gpu.md
 gpu-hardware: ## on a machine with GPUs: what they do and how fast, in 10 minutes, as a page and CSV
 	@scripts/setup.sh --gpu --into .venv-gpu
-	tests/gpu/on_hardware.sh $(PAGE)
+	.venv-gpu/bin/python -m tests.gpu.on_hardware $(PAGE)
 
 test-nightly: lab-test fault-matrix container-test portability-test fuzz ## for a night: the next four and fuzz
 

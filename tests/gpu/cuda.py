@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Sequence
-from ctypes import byref, c_float, c_size_t, c_void_p
+from ctypes import byref, c_double, c_float, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ TO_DEVICE = 1
 TO_HOST = 2
 TENSOR_OP_MATH = 1
 CROSS_CORRELATION = 1
+RELU = 1
 NOT_SUPPORTED = 9
 """Of cuDNN."""
 THREAD_LOCAL = 1
@@ -98,6 +99,12 @@ class Cuda:
         name = "cudnnSetConvolution2dDescriptor"
         self.call(name, descriptor, *sides, CROSS_CORRELATION, FLOAT)
         self.call("cudnnSetConvolutionMathType", descriptor, TENSOR_OP_MATH)
+        return descriptor
+
+    def relu(self) -> c_void_p:
+        descriptor = self.made("Activation")
+        name = "cudnnSetActivationDescriptor"
+        self.call(name, descriptor, RELU, 0, c_double(0))
         return descriptor
 
 

@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import os
+import re
 import statistics
 import sys
 import time
@@ -18,12 +19,14 @@ from ctypes import byref, c_void_p
 from functools import partial
 from importlib import metadata
 from itertools import count, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import rn50  # noqa: F401  before MXNet, whose finder it installs
 from rn50.config.load import load
 from rn50.config.schema import Run
 from rn50.host.errors import UserError
+from rn50.host.inherited import LOCAL_JOB, inherited
 from rn50.host.programs import NoAnswer, ask
 from rn50.launch.launchers import build_job
 
@@ -38,7 +41,23 @@ LOAD_S = 2.0
 COPY_BYTES = 256 << 20
 DEVICE_TO_DEVICE = 3
 THREAD_LOCAL = 1
+NON_BLOCKING = 1
 EMPTY_KERNELS = 1000
+SPIN_NS = 1_000_000
+SPIN_BLOCKS = 24
+SPIN_THREADS = 640
+"""As a sum of NCCL takes multiprocessors away: blocks of so many threads and 40 KB."""
+SPIN = """
+extern "C" __global__ void spin(long long ns) {
+  __shared__ volatile char held[40960];
+  long long begun, now;
+  held[threadIdx.x] = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begun));
+  do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); while (now - begun < ns);
+}
+"""
+WITHIN_BACKWARD = 0.5
+"""Of a step's time: forward takes a third."""
 PACKAGES = (
     "mxnet-cu112",
     "nvidia-cudnn-cu11",
@@ -56,12 +75,14 @@ OF_ENTRY_BETA = 10
 
 
 class Options(NamedTuple):
-    """Whose network and optimizer, and how often a part measures."""
+    """`folder`: of images and runs. `patience_s`: for a run."""
 
     config: str
     overrides: Sequence[str]
     rounds: int
     steps: int
+    folder: str = "results/gpu"
+    patience_s: float = 60.0
 
     def run(self, *overrides: str) -> Run:
         return load(self.config, [*overrides, *self.overrides]).run
@@ -156,6 +177,23 @@ def under_load(steps: Steps) -> str:
         found = str(error)
     nd.waitall()
     return found
+
+
+def doctor(_: Options) -> None:
+    from rn50.launch.doctor import examine
+
+    for line in examine([]):
+        show(*line)
+
+
+def nccl(_: Options) -> None:
+    from rn50.launch.doctor import gpus_together
+    from rn50.train.cuda.driver import read_gpus
+
+    gpus = read_gpus()
+    assert gpus is not None
+    for line in gpus_together(len(gpus.devices)):
+        show(*line)
 
 
 def memory(options: Options, loading: str, batch: int) -> None:
@@ -281,6 +319,49 @@ def forced_norms() -> Iterator[str]:
         yield way.name
 
 
+def spin(options: Options, batch: int) -> None:
+    """Steps while kernels of a stream with priority take multiprocessors away from backward."""
+    steps = steps_of(options.run(), batch)
+    seconds(WARM_UP_STEPS, steps)
+    launch = spin_action(steps.operators.module.device)
+    step_s = statistics.median(seconds(1, steps) for _ in range(options.steps))
+    for kernels in (0, 1, 8):
+
+        def step(kernels: int = kernels) -> None:
+            steps()
+            time.sleep(WITHIN_BACKWARD * step_s)
+            for _ in range(kernels):
+                launch()
+
+        times_s = [seconds(1, step) for _ in range(2 * options.steps)]
+        show(kernels, batch, *spread(times_s))
+
+
+def spin_action(device: Any) -> Callable[[], None]:
+    from rn50.train.cuda.driver import visible_gpu
+    from rn50.train.gpu.module import compiled
+
+    major, minor = visible_gpu(0).capability
+    module = c_void_p()
+    function = c_void_p()
+    stream = c_void_p()
+    highest = ctypes.c_int()
+    device.activate()
+    text = compiled(SPIN, f"--gpu-architecture=compute_{major}{minor}")
+    cuda("cuModuleLoadData", byref(module), text)
+    cuda("cuModuleGetFunction", byref(function), module, b"spin")
+    cuda("cudaDeviceGetStreamPriorityRange", None, byref(highest))
+    cuda("cudaStreamCreateWithPriority", byref(stream), NON_BLOCKING, highest)
+    ns = ctypes.c_int64(SPIN_NS)
+    shape = (SPIN_BLOCKS, 1, 1, SPIN_THREADS, 1, 1, 0)
+
+    def launch() -> None:
+        parameters = (c_void_p * 1)(ctypes.addressof(ns))
+        cuda("cuLaunchKernel", function, *shape, stream, parameters, None)
+
+    return launch
+
+
 def calls(options: Options, batch: int) -> None:
     """Each call of a step, made from here, with an event before and after it. A strided
     convolution's input counts whole."""
@@ -403,13 +484,19 @@ def moved_bytes(entry: Any, tape: Any) -> int:
     return size_bytes
 
 
-def engines(options: Options, batch: int) -> None:
-    """The header and the rows of hardware_engines.py."""
-    from tests.gpu.hardware_engines import HEADER, rows
-
-    show(*HEADER)
-    for cells in rows(options.run(), batch, options.rounds):
+def of_module(options: Options, name: str, batch: int) -> None:
+    """The header and the rows of a module of this folder."""
+    try:
+        module = importlib.import_module(f"tests.gpu.{name}")
+    except ModuleNotFoundError:
+        show("not there", f"tests/gpu/{name}.py")
+        return
+    show(*module.HEADER)
+    for cells in module.rows(options.run(), batch, options.rounds):
         show(*cells)
+
+
+# --- whole runs -----------------------------------------------------------------------------------
 
 
 def digests(options: Options, batch: int) -> None:
@@ -427,19 +514,72 @@ def digests(options: Options, batch: int) -> None:
         show(name, batch, digest.hexdigest()[:16])
 
 
+def launch(options: Options, label: str, config: str, *words: str) -> None:
+    """`rn50 launch`, and what its last log point says of its steps."""
+    folder = Path(options.folder) / "runs" / re.sub(r"\W+", "_", label)
+    words = (*words, f"system.results={folder}", *options.overrides)
+    show(label, *launched(options, ["launch", config, *words], folder))
+
+
+def stop_and_resume(options: Options, ranks: int) -> None:
+    """An epoch of `quick` on several GPUs, then another one from its checkpoint."""
+    folder = Path(options.folder) / "runs" / "quick"
+    images = f"data.path={folder}/images"
+    words = [
+        "system.device=gpu",
+        f"system.ranks_per_node={ranks}",
+        f"system.results={folder}",
+        images,
+        "data.synthetic={}",
+        "limits.epochs=1",
+        "log.every=4 steps",
+        f"batch.per_rank={-(-64 // ranks)}",
+        *options.overrides,
+    ]
+    show("quick, one epoch", *launched(options, ["launch", "quick", *words], folder))
+    words = ["launch", "--resume", str(newest(folder)), images, "limits.epochs=2"]
+    show("quick, resumed", *launched(options, words, folder))
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.glob("*/2*/"), key=os.path.getmtime)
+
+
+def launched(options: Options, words: Sequence[str], folder: Path) -> Iterator[object]:
+    """The exit code, images/s, and ms of a step, of input and of what sums expose in it."""
+    program = str(Path(sys.executable).with_name("rn50"))
+    environment = inherited(os.environ, LOCAL_JOB)
+    done = ask([program, *words], options.patience_s, environment)
+    result = re.search("^RESULT (.*)", done.out, re.M)
+    if result is None:
+        raise UserError(f"{done.said()}: rn50 {' '.join(words)}")
+    lines = (newest(folder) / "metrics.jsonl").read_text().splitlines()
+    records = {record["kind"]: record for record in map(json.loads, lines)}
+    yield done.code
+    yield round(records["train"]["recent_images_per_s"], 1)
+    for name in ("step", "input", "reduction"):
+        yield round(records["steps"][f"{name}_p50_ms"], 2)
+    yield result[1][:120]
+
+
 PARTS: dict[str, Callable[..., None]] = {
     part.__name__: part
-    for part in (machine, memory, steps, ways, calls, engines, digests)
+    for part in (machine, memory, doctor, steps, ways, spin, calls, of_module, digests)
 }
+"""They compute here, in the environment of a run's rank."""
+COMMANDS: dict[str, Callable[..., None]] = {
+    part.__name__: part for part in (nccl, launch, stop_and_resume)
+}
+"""They start ranks, which have it."""
 
 
-def main(options_json: str, name: str, *words: str) -> None:
-    """Run a part in the environment of a run's rank."""
-    options = Options(**json.loads(options_json))
+def main(text: str, name: str, *words: str) -> None:
+    options = Options(**json.loads(text))
     values = [int(word) if word.isdigit() else word for word in words]
-    job, _ = build_job(options.run(), "gloo", ())
-    os.environ.update(job.environment)
-    PARTS[name](options, *values)
+    if name in PARTS:
+        job, _ = build_job(options.run(), "gloo", ())
+        os.environ.update(job.environment)
+    (PARTS | COMMANDS)[name](options, *values)
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 

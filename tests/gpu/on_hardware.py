@@ -1,12 +1,11 @@
-"""The minutes with a GPU: what it does within a process and how fast, the most valuable part first.
-Whole runs: on_hardware.sh.
+"""The minutes with a GPU: what it does and how fast, the most valuable part first, within 600 s.
 
     python -m tests.gpu.on_hardware results/gpu.md
     python -m tests.gpu.on_hardware results/gpu.md --config dgx1_8 --batches 32,104,208
 
-Appends to a page for docs/notebook/gpu.md, and writes each table as CSV into the folder of its
-name: here results/gpu. Each part is a process of its own (hardware_body.py) with a limit of time.
-Its rows are there as soon as it has ended; if it fails the page says so, and the rest goes on.
+Writes a page for docs/notebook/gpu.md, and each table as CSV into the folder of its name: here
+results/gpu. Each part is a process of its own (hardware_body.py) with a limit of time. Its rows are
+there as soon as it has ended; if it fails the page says so, and the rest goes on.
 """
 
 import argparse
@@ -23,20 +22,40 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rn50.train.cuda.driver import read_gpus
 from tests.gpu.hardware_body import DEFAULTS, Options
 
 ROOT = Path(__file__).parents[2]
-ALL_S = 440.0
-"""Whole runs have the rest of ten minutes."""
+ALL_S = 600.0
 Row = list[Any]
+DRAWN = (
+    "data.synthetic.classes=100",
+    "data.synthetic.train_samples=3200",
+    "data.synthetic.eval_samples=400",
+    "data.synthetic.min_px=350",
+    "data.synthetic.max_px=500",
+    "data.classes=100",
+    "log.every=8 steps",
+    "limits.min_accuracy_by=off",
+    "checkpoint.enabled=false",
+    "division=open",
+    "optimizer.base_lr=2.0",
+)
+"""JPEG files of 100 KB: eight steps of 400 images an epoch on one rank."""
+
+
+DECODING = ((12, 0.0), (8, 0.0), (6, 0.0), (6, 0.3), (6, 0.5))
+"""Threads, and the share of the GPU's decoder."""
 
 
 class Part(NamedTuple):
-    """A process: its words for hardware_body.py, how long it may take, overrides of the config."""
+    """A process: its words for hardware_body.py, how long it may take, overrides of the config,
+    and whether it sees one GPU alone."""
 
     words: tuple[str, ...]
     patience_s: int
     overrides: tuple[str, ...] = ()
+    alone: bool = True
 
 
 class Section(NamedTuple):
@@ -50,10 +69,18 @@ class Section(NamedTuple):
     fold: Callable[[list[Row]], list[Row]] = list
 
 
-def sections(batches: Sequence[str]) -> Iterator[Section]:
+RUNS = ("run", "exit", "images/s", "ms a step", "input", "exposed", "result")
+
+
+def sections(
+    batches: Sequence[str], config: str, folder: Path, gpus: int
+) -> Iterator[Section]:
     """All of the page."""
     small, large = batches[0], batches[-1]
     middle = batches[len(batches) // 2]
+    drawn = (config, *DRAWN, f"data.path={folder / 'images'}")
+    if gpus > 1:
+        yield from of_several(drawn, gpus)
     yield Section(
         "machine", "Machine", ("what", "found"), [Part(("machine", middle), 25)]
     )
@@ -64,13 +91,28 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
         [Part(("calls", batch), 20) for batch in batches],
         kinds,
     )
-    title = f"Fused graphs and plain convolutions, the fastest engine, batch {middle}"
-    yield Section("engines", title, (), [Part(("engines", middle), 90)], fastest)
+    for name, title, patience_s, fold in (
+        (
+            "engines",
+            "Fused graphs and plain convolutions, the fastest engine",
+            90,
+            fastest,
+        ),
+        ("norms", "Norms of our own", 45, list),
+    ):
+        part = Part(("of_module", f"hardware_{name}", middle), patience_s)
+        yield Section(name, f"{title}, batch {middle}", (), [part], fold)
     yield Section(
         "ways",
         "Steps with each way of batch norm",
         ("way", "batch", "capability", "median ms", "lowest", "highest"),
         [Part(("ways", batch), 15 + 7 * n) for n, batch in enumerate(batches)],
+    )
+    yield Section(
+        "spin",
+        "Steps while kernels of 1 ms take multiprocessors from backward",
+        ("kernels a step", "batch", "median ms", "lowest", "highest"),
+        [Part(("spin", middle), 25)],
     )
     yield Section(
         "steps",
@@ -89,11 +131,72 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
         [Part(("memory", loading, large), 15) for loading in ("LAZY", "EAGER")],
     )
     yield Section(
+        "jpeg",
+        "One rank of `rn50 launch`, from JPEG files",
+        RUNS,
+        [
+            Part(("launch", *words), patience_s)
+            for words, patience_s in from_jpeg(drawn)
+        ],
+    )
+    yield Section(
         "deterministic",
         "float16, `deterministic`: digests of two processes",
         ("what", "batch", "digest"),
         [Part(("digests", small), 15, ("deterministic=true",))] * 2,
     )
+    yield Section(
+        "doctor",
+        "Doctor",
+        ("check", "outcome", "found"),
+        [Part(("doctor",), 60, (), alone=False)],
+    )
+
+
+def of_several(drawn: Sequence[str], gpus: int) -> Iterator[Section]:
+    """What one GPU cannot say."""
+    yield Section(
+        "nccl",
+        "NCCL",
+        ("check", "outcome", "found"),
+        [Part(("nccl",), 40, (), alone=False)],
+    )
+    words = (*drawn, *on_one_node(gpus))
+    rules = ("single", "equal_bytes(8)")
+    runs = [(f"{rule}, {gpus} GPUs", *words, f"comm.groups={rule}") for rule in rules]
+    yield Section(
+        "groups",
+        "Groups of gradients",
+        RUNS,
+        [Part(("launch", *run), 50, (), alone=False) for run in runs],
+    )
+    yield Section(
+        "resume",
+        "An epoch of `quick`, a stop and a resume",
+        RUNS,
+        [Part(("stop_and_resume", str(gpus)), 60, (), alone=False)],
+    )
+
+
+def on_one_node(ranks: int) -> tuple[str, ...]:
+    """Overrides for so many ranks: as many steps as one rank, and an evaluation at the end."""
+    epochs = 6 * ranks
+    return (
+        "system.nodes=1",
+        f"system.ranks_per_node={ranks}",
+        f"schedule.length={epochs} epochs",
+        f"eval.period={epochs}",
+        f"eval.offset={epochs - 1}",
+    )
+
+
+def from_jpeg(drawn: Sequence[str]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Label, config and overrides of runs of one rank, and seconds; the first draws the images."""
+    one = (*drawn, *on_one_node(1))
+    for threads, load in DECODING:
+        words = (f"data.decode_threads={threads}", f"data.hw_decoder_load={load}")
+        label = f"{threads} threads, hw_decoder_load {load}"
+        yield (label, *one, *words), 40 if threads == 12 else 15
 
 
 def kinds(rows: list[Row]) -> list[Row]:
@@ -139,11 +242,14 @@ def outcome(
     limit_s = part.patience_s if limit_s is None else limit_s
     if limit_s <= 0:
         return [], "no time left"
-    options = options._replace(overrides=[*options.overrides, *part.overrides])
+    options = options._replace(
+        overrides=[*options.overrides, *part.overrides], patience_s=0.9 * limit_s
+    )
     command = [sys.executable, "-m", "tests.gpu.hardware_body"]
     environment = dict(os.environ)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    environment["CUDA_VISIBLE_DEVICES"] = visible.partition(",")[0]
+    if part.alone:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        environment["CUDA_VISIBLE_DEVICES"] = visible.partition(",")[0]
     failure = ""
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -215,8 +321,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", help="key=value of the config")
     given = parser.parse_intermixed_args(words)
     page: Path = given.page
-    page.with_suffix("").mkdir(parents=True, exist_ok=True)
-    options = Options(given.config, given.overrides, given.rounds, given.steps)
+    folder = page.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    options = Options(
+        given.config, given.overrides, given.rounds, given.steps, str(folder)
+    )
+    gpus = read_gpus()
     batches = given.batches.split(",")
     until_s = time.monotonic() + ALL_S * given.patience
 
@@ -226,11 +336,12 @@ def main(words: Sequence[str] | None = None) -> int:
             limit_s = min(part.patience_s * given.patience, until_s - time.monotonic())
             yield part, *outcome(part, options, limit_s=limit_s)
 
-    with page.open("a") as out:
-        today = datetime.now(tz=timezone.utc).date()
-        out.write(f"## On hardware: {given.config}, {today}\n")
+    page.write_text(
+        f"## On hardware: {given.config}, {datetime.now(tz=timezone.utc).date()}\n"
+    )
+    count = len(gpus.devices) if gpus else 0
     all_ended = True
-    for section in sections(batches):
+    for section in sections(batches, given.config, folder, count):
         if given.parts is None or section.name in given.parts.split(","):
             ended = write_section(section, page, outcomes(section))
             all_ended = all_ended and ended

@@ -1,11 +1,11 @@
-"""Graphs of cuDNN's backend on the fake: their numbers against NumPy's, and which it takes.
+"""Graphs of cuDNN's backend on the fake: their numbers against NumPy's, and what is refused.
 
 They prove how descriptors are wired, shapes, pointers and numbers. Which graphs the real cuDNN
 takes and how fast they are, a card has to say (hardware_engines.py).
 """
 
 from collections.abc import Iterator
-from ctypes import c_void_p
+from ctypes import byref, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ IN = 16
 OUT = 24
 TOLERANCE = 4e-3
 """Float16 has 11 bits; sums are of some hundred products."""
+BAD_PARAM = 3
+NOT_INITIALIZED = 1
+TENSOR = 17
 UNSOUND = "calls that are not deterministic"
 Arrays = dict[str, np.ndarray]
 
@@ -268,3 +271,57 @@ def test_every_engine_that_is_planned_is_deterministic(
     for plan in (*by_heuristics, *by_number):
         execute(cuda, engines, plan, operands)
     assert UNSOUND not in cuda.report().counts
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"w": 8}, "is not aligned to 16 bytes"),
+        ({"y": 1 << 20}, "its allocation"),
+        ({"sum": None}, "the pack has no pointer"),
+    ],
+)
+def test_a_pack_with_a_wrong_pointer_is_refused(
+    change: dict[str, int | None], message: str, cuda: Cuda, engines: Backend
+) -> None:
+    shapes = shapes_of(3, 1)
+    plan = engines.plan(backend.forward(shapes))
+    assert plan is not None
+    arrays = arrays_of(shapes)
+    arrays["sum"] = single(OUT)
+    arrays["squares"] = single(OUT)
+    operands = on_device(cuda, arrays)
+    for name, offset in change.items():
+        place = operands.pop(name)
+        if offset is not None:
+            operands[name] = c_void_p((place.value or 0) + offset)
+    before = len(cuda.report().errors)
+    with pytest.raises(AssertionError):
+        execute(cuda, engines, plan, operands)
+    assert any(message in error for error in cuda.report().errors[before:])
+
+
+def made(cuda: Cuda, kind: int) -> c_void_p:
+    descriptor = c_void_p()
+    cuda.call("cudnnBackendCreateDescriptor", kind, byref(descriptor))
+    return descriptor
+
+
+def set_number(cuda: Cuda, descriptor: c_void_p, name: int, kind: int) -> int:
+    number: Any = byref(c_int64(1))
+    return cuda.status(
+        "cudnnBackendSetAttribute", descriptor, name, kind, c_int64(1), number
+    )
+
+
+def test_attributes_are_held_against_their_kinds(cuda: Cuda) -> None:
+    tensor = made(cuda, TENSOR)
+    assert set_number(cuda, tensor, 906, 3) == 0
+    assert set_number(cuda, tensor, 906, 5) == BAD_PARAM
+    assert set_number(cuda, tensor, 700, 3) == BAD_PARAM
+    assert cuda.status("cudnnBackendFinalize", tensor) == BAD_PARAM
+    pointwise = made(cuda, 0)
+    assert set_number(cuda, pointwise, 0, 14) == 0
+    assert set_number(cuda, pointwise, 1, 1) == 0
+    assert cuda.status("cudnnBackendFinalize", pointwise) == 0
+    assert set_number(cuda, pointwise, 0, 14) == NOT_INITIALIZED

@@ -1,16 +1,17 @@
-"""What the other tests rely on in the fake and would not notice: that it does what the book of the
-CUDA driver promises of contexts, streams, launches and graphs, and refuses what CUDA refuses.
+"""What the other tests rely on in the fake and would not notice: that it refuses what CUDA refuses,
+that its streams are lazy and its new memory is no number, and what it counts.
 
 What it computes stands against the CPU's losses in test_plan.py.
 """
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import byref, c_float, c_int, c_size_t, c_void_p
+from ctypes import byref, c_double, c_float, c_int, c_size_t, c_void_p
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gpu.cuda import NOT_SUPPORTED, THREAD_LOCAL, TO_HOST, Cuda, compile_ptx, one
+from tests.gpu.cuda import (
+    NOT_SUPPORTED,
+    THREAD_LOCAL,
+    TO_HOST,
+    Cuda,
+    Tensor,
+    compile_ptx,
+    one,
+)
 
 Elsewhere = Callable[[Callable[[], Any]], Any]
 
@@ -56,18 +65,25 @@ def counts_of(cuda: Cuda, action: Callable[[], object]) -> dict[str, int]:
 class Layer:
     """A convolution of 3 x 3 in float16 whose filter is the identity, and its tensors."""
 
-    def __init__(self, cuda: Cuda) -> None:
+    def __init__(self, cuda: Cuda, layout: str = "NHWC") -> None:
         weights = np.zeros((8, 8, 3, 3))
         weights[:, :, 1, 1] = np.eye(8)
         self.cuda = cuda
-        self.x = cuda.tensor(SHAPE, "float16", "NHWC")
-        self.y = cuda.tensor(SHAPE, "float16", "NHWC")
-        self.weights = cuda.tensor_of(weights, "float16", "NHWC")
+        self.x = cuda.tensor(SHAPE, "float16", layout)
+        self.y = cuda.tensor(SHAPE, "float16", layout)
+        self.weights = cuda.tensor_of(weights, "float16", layout)
         self.filter = self.weights.filter_descriptor()
         self.convolution = cuda.convolution(stride=1, pad=1)
         self.space = cuda.allocate(SPACE_BYTES)
 
-    def forward(self, target: c_void_p, *, beta: float = 0, algorithm: int = 1) -> int:
+    def forward(
+        self,
+        target: c_void_p,
+        *,
+        beta: float = 0,
+        algorithm: int = 1,
+        space_bytes: int = SPACE_BYTES,
+    ) -> int:
         """cuDNN's answer."""
         return self.cuda.status(
             "cudnnConvolutionForward",
@@ -79,7 +95,7 @@ class Layer:
             self.convolution,
             algorithm,
             self.space,
-            c_size_t(SPACE_BYTES),
+            c_size_t(space_bytes),
             one(beta),
             self.y.descriptor,
             target,
@@ -99,6 +115,91 @@ class Layer:
             one(0),
             self.filter,
             self.weights.place,
+        )
+
+
+BN_RELU = 1
+BN_ADD_RELU = 2
+PERSISTENT = 2
+EPSILON = 1e-3
+
+
+class BatchNorm:
+    """A batch norm with ReLU by cuDNN's functions with Ex, and its tensors."""
+
+    def __init__(self, cuda: Cuda, operation: int = BN_RELU) -> None:
+        self.cuda = cuda
+        self.mode = PERSISTENT
+        self.operation = operation
+        self.relu = cuda.relu()
+        self.statistics = cuda.made("Tensor")
+        self.parameters = [cuda.put(np.ones(8, "float32")) for _ in range(4)]
+        self.saved = [cuda.put(np.ones(8, "float32")) for _ in range(2)]
+        self.space = (cuda.allocate(SPACE_BYTES), c_size_t(SPACE_BYTES))
+        self.reserve = cuda.allocate(SPACE_BYTES)
+        self.reserve_bytes = SPACE_BYTES
+        self.place()
+
+    def place(
+        self, dtype: str = "float16", layout: str = "NHWC", channels: int = 8
+    ) -> None:
+        """Have tensors of a type, layout and number of channels."""
+
+        def tensor() -> Tensor:
+            return self.cuda.tensor_of(np.ones((2, channels, 6, 6)), dtype, layout)
+
+        self.x = tensor()
+        self.y = tensor()
+        self.z = tensor()
+        x = self.x.descriptor
+        name = "cudnnDeriveBNTensorDescriptor"
+        self.cuda.call(name, self.statistics, x, PERSISTENT)
+
+    def forward(self) -> int:
+        """cuDNN's answer."""
+        return self._status(
+            "cudnnBatchNormalizationForwardTrainingEx",
+            one(1),
+            one(0),
+            *self.x.both,
+            *self._addend(),
+            *self.y.both,
+            self.statistics,
+            *self.parameters[:2],
+            c_double(0.25),
+            *self.parameters[2:],
+            c_double(EPSILON),
+        )
+
+    def backward(self) -> int:
+        return self._status(
+            "cudnnBatchNormalizationBackwardEx",
+            *(one(1), one(0)) * 2,
+            *self.x.both,
+            *self.y.both,
+            *self.y.both,
+            *self._addend(),
+            *self.x.both,
+            self.statistics,
+            *self.parameters,
+            c_double(EPSILON),
+        )
+
+    def _addend(self) -> tuple[c_void_p | None, c_void_p | None]:
+        return self.z.both if self.operation == BN_ADD_RELU else (None, None)
+
+    def _status(self, name: str, *arguments: Any) -> int:
+        return self.cuda.status(
+            name,
+            self.cuda.cudnn,
+            self.mode,
+            self.operation,
+            *arguments,
+            *self.saved,
+            self.relu,
+            *self.space,
+            self.reserve,
+            c_size_t(self.reserve_bytes),
         )
 
 
@@ -124,6 +225,34 @@ def short_output(cuda: Cuda) -> int:
     return Layer(cuda).forward(cuda.allocate(100))
 
 
+def fused(cuda: Cuda, **tensors: Any) -> int:
+    norm = BatchNorm(cuda)
+    norm.place(**tensors)
+    return norm.forward()
+
+
+def fused_in_another_mode(cuda: Cuda) -> int:
+    norm = BatchNorm(cuda)
+    norm.mode = 1
+    return norm.forward()
+
+
+def short_reserve(cuda: Cuda) -> int:
+    norm = BatchNorm(cuda, BN_ADD_RELU)
+    norm.reserve_bytes = 512  # without ReLU's bits
+    return norm.forward()
+
+
+def reserve_of_another_call(cuda: Cuda) -> int:
+    first = BatchNorm(cuda)
+    second = BatchNorm(cuda)
+    assert first.forward() == second.forward() == second.backward() == 0
+    second.reserve = first.reserve
+    assert second.backward() == 0
+    # it is seen when the call runs
+    return cuda.status("cudaStreamSynchronize", cuda.stream)
+
+
 @pytest.mark.parametrize(
     ("refused", "status", "reason"),
     [
@@ -131,6 +260,12 @@ def short_output(cuda: Cuda) -> int:
         (misaligned, 3, "not aligned to 16"),
         (winograd_of_nhwc, NOT_SUPPORTED, "algorithm 6"),
         (short_output, 3, "passes the end of its allocation"),
+        (partial(fused, layout="NCHW"), NOT_SUPPORTED, "with ReLU it takes"),
+        (partial(fused, dtype="float32"), NOT_SUPPORTED, "with ReLU it takes"),
+        (partial(fused, channels=6), NOT_SUPPORTED, "with ReLU it takes"),
+        (fused_in_another_mode, NOT_SUPPORTED, "with ReLU it takes"),
+        (short_reserve, 3, "reserve space of"),
+        (reserve_of_another_call, 0, "the reserve space of another call"),
     ],
 )
 def test_what_cudnn_refuses(
@@ -364,6 +499,47 @@ def test_another_thread_may_take_memory_during_a_capture_and_not_wait_for_its_st
     assert (spoilt.answer, spoilt.ended) == (CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED)
 
 
+def test_a_handle_within_a_call_of_another_thread_is_refused(cuda: Cuda) -> None:
+    """cuDNN forbids it."""
+    layer = Layer(cuda)
+    algorithms = (c_int * 64)()
+    count = c_int()
+    question = (
+        "cudnnGetConvolutionForwardAlgorithm_v7",
+        cuda.cudnn,
+        layer.x.descriptor,
+        layer.filter,
+        layer.convolution,
+        layer.y.descriptor,
+        1,
+        byref(count),
+        byref(algorithms),
+    )
+    assert cuda.status(*question) == 0
+    holder = ctypes.cast(cuda.cudnn, ctypes.POINTER(ctypes.c_long))
+    holder[2] = 1  # as fake::Handle notes a thread
+    try:
+        errors = errors_of(cuda, lambda: cuda.status(*question))
+        assert layer.forward(layer.y.place) != 0
+    finally:
+        holder[2] = 0
+    assert errors == ["a handle is used by two threads at a time"]
+
+
+def test_a_call_that_is_to_fail_fails_once(cuda: Cuda) -> None:
+    layer = Layer(cuda)
+    for name, fail in (
+        ("cudnnConvolutionForward", lambda: layer.forward(layer.y.place)),
+        (
+            "cudaStreamSynchronize",
+            lambda: cuda.status("cudaStreamSynchronize", cuda.stream),
+        ),
+    ):
+        cuda.library.fakecuda_fail_next(name.encode())
+        assert fail() != 0
+        assert fail() == 0
+
+
 def test_what_is_written_behind_an_allocation_ends_the_process(
     fake: Path, root: Path
 ) -> None:
@@ -404,6 +580,38 @@ def test_a_driver_that_has_no_graphs_says_so(
     assert answers == [CAPTURE_UNSUPPORTED]
 
 
+# --- counts ---
+
+
+def test_bytes_of_batch_norms_are_those_of_kernels_that_read_once(cuda: Cuda) -> None:
+    norm = BatchNorm(cuda, BN_ADD_RELU)
+    mask_bytes = SIZE_BYTES // 16
+    forward = counts_of(cuda, norm.forward)
+    assert forward["tensor bytes"] == 3 * SIZE_BYTES + mask_bytes
+    assert forward["cudnn calls"] == 1
+    backward = counts_of(cuda, norm.backward)
+    assert backward["tensor bytes"] == 4 * SIZE_BYTES + mask_bytes
+
+
+@pytest.mark.parametrize(
+    ("layout", "capability", "conversions"),
+    [("NCHW", "7.0", 2), ("NHWC", "7.0", 0), ("NCHW", "6.0", 0)],
+)
+def test_tensors_that_cudnn_turns_for_its_tensor_cores_are_counted(
+    layout: str,
+    capability: str,
+    conversions: int,
+    cuda: Cuda,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
+    layer = Layer(cuda, layout)
+    counts = counts_of(cuda, lambda: layer.forward(layer.y.place))
+    assert counts.get("layout conversions", 0) == conversions
+    moved = 2 * SIZE_BYTES * conversions
+    assert counts["tensor bytes"] == 2 * SIZE_BYTES + 2 * 8 * 8 * 9 + moved
+
+
 def test_host_waits(cuda: Cuda) -> None:
     event = c_void_p()
     cuda.call("cudaEventCreateWithFlags", byref(event), 0)
@@ -415,3 +623,27 @@ def test_host_waits(cuda: Cuda) -> None:
         cuda.call("cudaDeviceSynchronize")
 
     assert counts_of(cuda, wait)["host waits"] == 3
+
+
+NOT_COMPUTED = """
+import sys
+from tests.gpu.cuda import Cuda
+from tests.gpu.test_fake import Layer
+cuda = Cuda(sys.argv[1])
+layer = Layer(cuda)
+assert layer.forward(layer.y.place) == 0
+assert not layer.y.read().any()  # as memory was taken: zeros
+assert layer.forward(cuda.allocate(100)) == 3
+assert cuda.report().counts["tensor bytes"] > 0
+"""
+
+
+def test_without_computing_calls_are_checked_and_counted(
+    fake: Path, root: Path
+) -> None:
+    subprocess.run(
+        [sys.executable, "-c", NOT_COMPUTED, str(fake / "libcuda.so.1")],
+        env=os.environ | {"FAKECUDA_COMPUTE": "0"},
+        cwd=root,
+        check=True,
+    )

@@ -1,7 +1,6 @@
 """The script for the day a GPU is there, from beginning to end on the fake one."""
 
 import csv
-import json
 import re
 import shlex
 import sys
@@ -9,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.load import load, load_system
+from rn50.config.load import load_system
 from tests.gpu.hardware_body import DEFAULTS
+from tests.gpu.norm_rows import rows
 from tests.gpu.on_hardware import (
     ALL_S,
     ROOT,
@@ -22,7 +22,7 @@ from tests.gpu.on_hardware import (
     outcome,
     sections,
 )
-from tests.waiting import finished, output_of
+from tests.waiting import finished
 
 pytestmark = pytest.mark.slow
 BATCHES = ("32", "208", "400")
@@ -68,27 +68,23 @@ def computing(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
 
 
-def test_a_part_has_its_limit() -> None:
-    """One GPU ends within the promised minutes."""
-    found = list(sections(BATCHES))
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_a_part_has_its_limit_and_several_gpus_come_first(gpus: int) -> None:
+    """One GPU ends within the promised minutes; several GPUs leave out the last parts."""
+    found = list(sections(BATCHES, "dgxh100_8", Path("results/gpu"), gpus))
     limits_s = [part.patience_s for section in found for part in section.parts]
     assert len({section.name for section in found}) == len(found)
-    assert sum(limits_s) <= ALL_S
-
-
-def test_whole_runs_have_overrides_that_are_some() -> None:
-    script = (ROOT / "tests/gpu/on_hardware.sh").read_text()
-    (drawn,) = re.findall(r"^drawn=\((.*?)^\)", script, re.M | re.S)
-    words = [*shlex.split(drawn), "data.decode_threads=12", "data.hw_decoder_load=0.3"]
-    for groups in ("single", "equal_bytes(8)"):
-        run = load("dgxh100_8", [*words, f"comm.groups={groups}"]).run
-        assert run.data.synthetic is not None
-        assert run.data.synthetic.train_samples == 8 * 400
+    assert sum(limits_s) <= ALL_S * (1 + (gpus > 1) / 3)
+    assert (found[0].name == "nccl") == (gpus > 1)
+    names = [section.name for section in found][-10:]
+    assert names[:4] == ["calls", "engines", "norms", "ways"]
 
 
 def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.md"
-    found = tables(page, "machine,calls,engines,ways,steps,memory,deterministic")
+    found = tables(
+        page, "machine,calls,engines,norms,ways,spin,steps,memory,deterministic"
+    )
     machine = dict(found["machine"])
     assert "fake" in machine
     assert re.fullmatch(r"[\d,]+ GB/s", machine["copy"])
@@ -100,7 +96,7 @@ def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
         forward = [int(row[6]) for row in of_batch if "ConvolutionForward" in row[3]]
         assert sorted(filters) == sorted(forward)
         assert min(filters) > 0
-    assert {row[2] for row in found["engines"]} >= {"forward", "data", "filter"}
+    assert [row[0] for row in found["spin"]] == ["0", "1", "8"]
     ways = [row[:3] for row in found["steps"]]
     assert ["through Horovod", "2", "1.0"] in ways
     assert len(ways) == 9
@@ -112,6 +108,43 @@ def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
     assert first == second
     page_text = page.read_text()
     assert all(f"| all | {batch} |" in page_text for batch in (2, 3))
+
+
+def test_one_rank_trains_from_files(
+    computing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (jpeg,) = (
+        section
+        for section in sections(["2"], "dgxh100_8", tmp_path, 1)
+        if section.name == "jpeg"
+    )
+    options = DEFAULTS._replace(overrides=SMALL, folder=str(tmp_path))
+    ((label, code, rate, step_ms, *_),), failure = outcome(
+        jpeg.parts[0], options, limit_s=300
+    )
+    assert not failure
+    assert label == "12 threads, hw_decoder_load 0.0"
+    assert code == 1  # no target can be reached
+    assert rate > 0
+    assert step_ms > 0
+
+
+def test_two_gpus_are_summed_compared_and_resumed(
+    computing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKECUDA_DEVICES", "2")
+    found = tables(tmp_path / "page.md", "nccl,groups,resume")
+    nccl, peers = found["nccl"]
+    assert nccl[:2] == ["NCCL over 2 GPUs", "ok"]
+    assert peers[:2] == ["peer access", "ok"]
+    assert [row[0] for row in found["groups"]] == [
+        "single, 2 GPUs",
+        "equal_bytes(8), 2 GPUs",
+    ]
+    assert all(float(row[2]) > 0 for row in found["groups"])
+    once, again = found["resume"]
+    assert "epochs=1" in once[-1]
+    assert "epochs=2" in again[-1]
 
 
 def test_calls_are_summed_by_kind_and_engines_by_the_fastest() -> None:
@@ -136,6 +169,25 @@ def test_calls_are_summed_by_kind_and_engines_by_the_fastest() -> None:
         ["1x1", "forward", 1, "none", ""],
     ]
     assert fastest([["not there", "x"]]) == [["not there", "x"]]
+
+
+def test_the_fastest_way_becomes_a_row_of_the_table(tmp_path: Path) -> None:
+    lines = [
+        "way,batch,capability,median ms,lowest,highest",
+        "CUDNN,400,9.0,54.2,54,55",
+        "OWN,400,9.0,49.9,49,50",
+        "EPILOGUE,400,9.0,,,,refused",
+        "CUDNN,32,9.0,6.7,6,7",
+        "OWN,32,9.0,6.9,6,7",
+        "OWN,208,9.0,27.0,6,7",
+    ]
+    (tmp_path / "ways.csv").write_text("\n".join(lines))
+    assert list(rows(tmp_path)) == [
+        "# 32: CUDNN 6.70, OWN 6.90 ms",
+        "# 208: OWN 27.00 ms",
+        "# 400: CUDNN 54.20, OWN 49.90 ms",
+        "(9, 0): (Row(32, Norms.CUDNN), Row(ANY, Norms.OWN),)",
+    ]
 
 
 def test_bytes_of_a_step_are_those_that_predict_prices(
@@ -163,42 +215,31 @@ def test_a_part_that_fails_or_hangs_says_so_and_none_begins_too_late(
     rows, failure = outcome(Part(("steps", "400"), 400), options)
     assert not rows
     assert failure.startswith("exit code 1: ")
-    _, failure = outcome(Part(("machine", "2"), 1))
+    _, failure = outcome(Part(("doctor",), 1))
     assert failure == "no end within 1 s"
     page = tmp_path / "page.md"
-    assert main(shlex.split(f"{page} --patience 0 --parts calls,ways")) == 1
+    assert main(shlex.split(f"{page} --patience 0 --parts calls,spin")) == 1
     assert page.read_text().count("**failed**: no time left") == 4
 
 
-REFUSES = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
-TOGETHER = """
-import json
-from rn50.launch.doctor import gpus_together
-print(json.dumps([*gpus_together(2)]))
-"""
+def test_ranks_of_two_gpus_that_nccl_refuses_are_told_in_its_words(
+    fake_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+    monkeypatch.setenv("FAKECUDA_DEVICES", "2")
+    monkeypatch.setenv("FAKECUDA_NCCL_REFUSES", words)
+    ((check, result, found),), failure = outcome(Part(("nccl",), 300, alone=False))
+    assert not failure
+    assert (check, result) == ("NCCL over 2 GPUs", "failed")
+    assert words in found
+    assert "NCCL_DEBUG" in found
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "outcomes", "told"),
-    [
-        ("FAKECUDA_NCCL", "1", ["ok", "ok"], ("",)),
-        ("FAKECUDA_NCCL_REFUSES", REFUSES, ["failed"], (REFUSES, "NCCL_DEBUG")),
-        ("FAKECUDA_NCCL_DROPS", "1", ["failed"], ("wrong sums",)),
-    ],
-)
-def test_doctor_sums_over_two_gpus_and_says_what_nccl_says(
-    fake_environment: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    variable: str,
-    value: str,
-    outcomes: list[str],
-    told: tuple[str, ...],
+def test_a_sum_that_is_wrong_is_no_success(
+    fake_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKECUDA_DEVICES", "2")
-    monkeypatch.setenv(variable, value)
-    printed = output_of([sys.executable, "-c", TOGETHER], cwd=ROOT, timeout=300)
-    rows = json.loads(printed.splitlines()[-1])
-    checks = [check for check, *_ in rows]
-    assert checks == ["NCCL over 2 GPUs", "peer access"][: len(outcomes)]
-    assert [outcome for _, outcome, _ in rows] == outcomes
-    assert all(words in rows[0][2] for words in told)
+    monkeypatch.setenv("FAKECUDA_NCCL_DROPS", "1")
+    ((_, result, found),), _ = outcome(Part(("nccl",), 300, alone=False))
+    assert result == "failed"
+    assert "wrong sums" in found
