@@ -101,7 +101,7 @@ def test_a_command_loads_nothing_before_it_takes_signals() -> None:
 
 def test_the_walk_finds_the_code() -> None:
     assert (0, "json") in set(imports(ROOT / "logging/parse.py"))
-    assert (2, "config.errors.UserError") in set(imports(ROOT / "logging/events.py"))
+    assert (2, "host.errors.UserError") in set(imports(ROOT / "logging/events.py"))
 
 
 def test_rooms_import_one_way_only() -> None:
