@@ -142,7 +142,7 @@ def _run_job(request: Request, folder: Path | None) -> int:
         if request.runs > 1 and outcome.exit_code <= EXIT_BAD:
             # the runs' own verdict counts
             with contextlib.suppress(typer.Exit, UserError):
-                log_score([job.folder])
+                log_score([job.path])
     if request.requeue and outcome.requeue:
         return put_back(request.requeue)
     return outcome.exit_code

@@ -26,7 +26,8 @@ _RECORDED = (
     "submission.json",
     "exit_code",
 )
-"""Files of a run or a job, each of which tells its folder."""
+"""Files of a run or a job, each of which tells its folder. All of their names are in
+logging/run_folder.py, a room above this one."""
 
 
 def list_presets() -> list[str]:

@@ -82,7 +82,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         _say_error(str(error))
     except OSError as error:  # such as a full disk
         outcome = Outcome(EXIT_FAILED)
-        _say_error(f"{error.filename or job.folder}: {error.strerror or error}")
+        _say_error(f"{error.filename or job.path}: {error.strerror or error}")
     except KeyboardInterrupt as stop:
         outcome = Outcome(EXIT_JOB_STOPPED, asked_by(stop))
         _say_error(f"stopped by {outcome.stopped_by}")
@@ -91,7 +91,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         if not outcome.requeue:
             why = "a new checkpoint expected, found none: it would go on like this for ever"
             _say_error(f"not requeued: {why}")
-    job.exit_code = outcome.exit_code
+    job.code = outcome.exit_code
     return outcome
 
 
@@ -135,7 +135,7 @@ def _run_one(
 ) -> Outcome:
     """Run number `number` of the job, or what is left of it. `plan`: of all its runs. Raises
     UserError: the config is not that of the run that is left, or another process uses it."""
-    out = RunFolder(job.run(number))
+    out = job.run(number)
     resumes = out.config.is_file()
     if resumes:
         out.check_free()
@@ -205,17 +205,17 @@ def _outcome_of(result: Result | None) -> Outcome:
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
     """The log of a run among those of the submission, and the page of the machine."""
-    out = RunFolder(job.run(number))
+    out = job.run(number)
     system = system_id(run)
     if out.log.is_file():
         with suppress(OSError):  # such as a full disk
             page = describe_system(run, out.read_environment())
-            systems = job.folder / "systems"
+            systems = job.path / "systems"
             systems.mkdir(exist_ok=True)
             write_json(systems / f"{system}.json", page)
-            folder = job.folder / "results" / system / BENCHMARK
+            folder = job.path / "results" / system / BENCHMARK
             folder.mkdir(parents=True, exist_ok=True)
-            content = read_file(out.log, _LONGEST_LOG_BYTES, within=job.folder)
+            content = read_file(out.log, _LONGEST_LOG_BYTES, within=job.path)
             write_file(folder / f"result_{number}.txt", content)
 
 

@@ -25,28 +25,23 @@ MAY_GO_ON = ("", "running", str(EXIT_JOB_STOPPED))
 """What `read_exit_code` says of a job that its scheduler may start, or start again."""
 
 
-class OpenJob:
+class OpenJob(JobFolder):
     """The folder of a job that this process runs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.exit_code = EXIT_FAILED
-        """Of the job; stays so where an error of ours ends it."""
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.code = EXIT_FAILED
+        """The exit code of the job; stays so where an error of ours ends it."""
 
-    def run(self, number: int) -> Path:
+    def run(self, number: int) -> RunFolder:
         """The folder of a run; of a job that resumes a run of `rn50 launch`, its own."""
-        if RunFolder(self.folder).was_launched:
-            return self.folder
-        return self.folder / f"run_{number}"
+        whole = RunFolder(self.path)
+        return whole if whole.was_launched else RunFolder(self.path / f"run_{number}")
 
     def checkpoints(self) -> set[Path]:
-        """Those of all runs."""
-        runs = (RunFolder(self.folder), *JobFolder(self.folder).runs)
-        return {
-            checkpoint
-            for run in runs
-            for checkpoint in run.checkpoints.glob("step_*.ckpt")
-        }
+        """The checkpoints of all runs."""
+        runs = (RunFolder(self.path), *self.runs)
+        return {path for run in runs for path in run.checkpoints.glob("step_*.ckpt")}
 
 
 @contextmanager
@@ -57,17 +52,16 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
     job = OpenJob(folder)
-    files = JobFolder(folder)
-    with hold(files.lock):
-        put_aside(files)
+    with hold(job.lock):
+        put_aside(job)
         if log:
-            _redirect(files.log)
-        write_file(files.exit_code, "running\n")
+            _redirect(job.log)
+        write_file(job.exit_code, "running\n")
         try:
             yield job
         finally:
             with suppress(OSError):  # such as a full disk
-                write_file(files.exit_code, f"{job.exit_code}\n")
+                write_file(job.exit_code, f"{job.code}\n")
 
 
 def put_aside(job: JobFolder) -> None:

@@ -23,7 +23,7 @@ def start(folder: Path, code: int) -> None:
     """A start of a job that ends with `code`."""
     with open_job(folder, log=False) as job:
         assert (folder / "exit_code").read_text() == "running\n"
-        job.exit_code = code
+        job.code = code
 
 
 def test_a_second_start_keeps_what_the_first_left(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def run_job(folder: Path, *overrides: str, runs: int = 1) -> int:
     request = Request("smoke", overrides, runs, "mpirun")
     with open_job(folder, log=False) as job:
         run_all(job, request, track)
-    return job.exit_code
+    return job.code
 
 
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -82,7 +82,7 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
     write_json(folder / "result.json", MISSED)
     job = OpenJob(folder / "job")
     outcome = run_all(job, Request("smoke", (), runs, "gloo"), track)
-    assert outcome.exit_code == job.exit_code == code
+    assert outcome.exit_code == job.code == code
     assert outcome.stopped_by == stop
-    (begun,) = job.folder.iterdir()
+    (begun,) = job.path.iterdir()
     assert begun.name == "run_0"
