@@ -121,6 +121,7 @@ def _shared(traces: Sequence[Trace], within: float) -> Counter[tuple[int, int]]:
     matches: dict[tuple[int, int], tuple[set[float], set[float]]] = {}
     begin = 0
     for index, (accuracy, number) in enumerate(values):
+        # values[begin:index] are the accuracies that lie near enough, of any run
         while accuracy - values[begin][0] > within:
             begin += 1
         for lower, other_number in values[begin:index]:
@@ -170,6 +171,7 @@ def _aligned(first: Iterable[float], second: Iterable[float]) -> int:
     shifts = sorted(mine - theirs for mine in first for theirs in second)
     most = begin = 0
     for index, shift in enumerate(shifts):
+        # the shifts from begin to index differ by a millisecond at most
         while shift - shifts[begin] > _SAME_MS:
             begin += 1
         most = max(most, index - begin + 1)

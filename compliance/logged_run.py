@@ -325,6 +325,7 @@ class LoggedRun:
         trained = {}
         for event in sorted(events, key=lambda event: event.order):
             if event.key == "eval_accuracy":
+                # the last epoch before a gap: one that was skipped ends the row
                 while whole + 1 in done:
                     whole += 1
                 reach = len(done)

@@ -108,6 +108,8 @@ def kept_points(ruleset: str) -> tuple[Point, ...]:
         point = convex[index]
         low = convex[index - 1]
         high = convex[index + 1]
+        # the tool's own walk: a point that is slower than its neighbours' line goes, and the next
+        # one is judged by those that are left
         straight = _between(point.batch, low, high, low.mean, high.mean)
         if point.mean > straight:
             del convex[index]

@@ -87,6 +87,7 @@ def _monotone(era: str) -> tuple[list[float], list[float], float]:
     blocks = []
     for _, same_batch in groupby(points, key=itemgetter(0)):
         blocks.append(list(same_batch))
+        # larger batches never need fewer epochs: a block that is above the next joins it
         while len(blocks) > 1 and _means(blocks[-2])[1] > _means(blocks[-1])[1]:
             last = blocks.pop()
             blocks[-1] += last

@@ -60,6 +60,7 @@ def _refined(sheet: Machine, points: tuple[Point, ...]) -> Machine:
     machine = sheet
     for _ in range(_ROUNDS):
         misses = []
+        # of ln step by ln per_image_s and ln fixed_s: the share of the step that each is
         slopes = []
         for point in points:
             total_s = _step_s(machine, point)

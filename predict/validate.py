@@ -279,6 +279,7 @@ def fit_sheet(runs: Sequence[Published]) -> Sheet:
         step_s = beside_s + design @ constants
         misses = np.log(measured_s / step_s) * weights
         distance = np.maximum(np.abs(misses), 1e-12)
+        # the root of Huber's weight: 1 near the model, falling with the distance beyond _HUBER
         pull = np.minimum(1.0, _HUBER / distance) ** 0.5
         slopes = design * constants * (weights * pull / step_s)[:, None]
         # A constant that no row speaks of (launches without graphs) stays as it is.

@@ -65,6 +65,16 @@ def test_a_section_that_is_a_value_is_refused_on_gpus_too(folder: Path) -> None:
     assert (comm.groups, comm.cycle_ms) == ("single", 2.0)
 
 
+def test_a_plan_has_its_layout_whatever_is_given() -> None:
+    gpu = ["system.device=gpu", "model.layout=NCHW"]
+    planned = load("quick", gpu)
+    assert planned.run.model.layout == "NHWC"
+    assert planned.origin("model.layout").source == "model.step"
+    operators = load("quick", [*gpu, "model.step=operators"])
+    assert operators.run.model.layout == "NCHW"
+    assert operators.origin("model.layout").source == "command line"
+
+
 def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> None:
     """Over those of the file; the last of two counts."""
     section = "optimizer={variant: sgd, momentum: 0.5}"
