@@ -66,8 +66,8 @@ def start(nodes: int, gpus: int) -> None:
     os.environ.update(job.environment)
     identity = _Identity()
     _call("ncclGetUniqueId", ctypes.byref(identity))
-    program = (sys.executable, "-m", MODULE, "join", bytes(identity).hex(), name)
-    command = LAUNCHERS[launcher].command(job._replace(command=program))
+    rank_command = (sys.executable, "-m", MODULE, "join", bytes(identity).hex(), name)
+    command = LAUNCHERS[launcher].command(job._replace(command=rank_command))
     for row in _rows(name, command, job.launchers_environment):
         say(row)
 
@@ -86,8 +86,8 @@ def _rows(
         return re.findall(r'\["[^\n]*"\]', done.out)
     reason = _REASON.search(f"{done.out}\n{done.err}")
     said = done.said((reason[1] or reason[2]) if reason else "")
-    finding = f"{failure}: {said}; NCCL_DEBUG=INFO rn50 doctor has more"
-    return [json.dumps((name, "failed", finding))]
+    problem = f"{failure}: {said}; NCCL_DEBUG=INFO rn50 doctor has more"
+    return [json.dumps((name, "failed", problem))]
 
 
 def join(identity: str, name: str) -> None:
@@ -125,7 +125,7 @@ def join(identity: str, name: str) -> None:
 
 
 def peer_access() -> str:
-    """How many pairs of the GPUs that this process sees reach each other's memory."""
+    """Say how many pairs can read each other's memory, of the GPUs that this process sees."""
     count = ctypes.c_int()
     able = ctypes.c_int()
     _call("cudaGetDeviceCount", ctypes.byref(count))
