@@ -131,13 +131,13 @@ def list_images(
     classes = sorted(train_files.keys() - {_LOOSE})
     _refuse_train(images, train_files, classes, recursive=recursive)
     train = _sources(train_files, classes)
-    beside = _beside_train(images)
+    neighbours = _beside_train(images)
     val_files: Files = {}
     if hold_out is not None:
-        _refuse_classes_beside_train(images, beside)
+        _refuse_classes_beside_train(images, neighbours)
         train, val = _hold_out(images, train, hold_out, seed)
     else:
-        val_files = _val_files(images, beside)
+        val_files = _val_files(images, neighbours)
         if _has_splits(val_files):
             raise refusal(images / "val", "folders of classes")
         if not recursive:
@@ -145,7 +145,7 @@ def list_images(
         val = _val_sources(images, val_files, classes)
     if not val:
         raise UserError(f"{images}/val: images ({_KINDS}) expected, found none")
-    _print_left_out(images, beside, train_files, val_files)
+    _print_left_out(images, neighbours, train_files, val_files)
     names = list(map(_in_utf8, classes))
     return names, {"train": train, "val": val}
 
@@ -233,10 +233,10 @@ def _has_splits(files: Files) -> bool:
     return bool(named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below))
 
 
-def _print_left_out(images: Path, beside: list[str], *splits: Files) -> None:
+def _print_left_out(images: Path, neighbours: list[str], *splits: Files) -> None:
     """Print what is not packed, by kind: what lies beside train, beside the class folders, and in
     these without being an image."""
-    names = list(beside)
+    names = list(neighbours)
     for files in splits:
         names += [file.name for file in files.pop(_LOOSE, ())]
         inside = chain.from_iterable(files.values())
@@ -295,8 +295,8 @@ def _in_tar_of_tars(tar: Path) -> Files:
     return files
 
 
-def _val_files(images: Path, beside: list[str]) -> Files:
-    """The files of each class of val. `beside`: what may be meant where there is none."""
+def _val_files(images: Path, neighbours: list[str]) -> Files:
+    """The files of each class of val. `neighbours`: what may be meant where there is none."""
     folder = images / "val"
     tar = images / VAL_TAR
     if folder.is_dir():
@@ -310,7 +310,7 @@ def _val_files(images: Path, beside: list[str]) -> Files:
         ]
         return {_FLAT: members}
     raise UserError(
-        f"{folder}: a folder expected ({_LAYOUT}), found {describe(beside)} in its place; "
+        f"{folder}: a folder expected ({_LAYOUT}), found {describe(neighbours)} in its place; "
         "rename the one that is meant, or hold out a fifth of every class of train: --hold-out 0.2"
     )
 
@@ -325,12 +325,12 @@ def _beside_train(images: Path) -> list[str]:
     return sorted(names - train - kit - {"val/", VAL_TAR})
 
 
-def _refuse_classes_beside_train(images: Path, beside: list[str]) -> None:
+def _refuse_classes_beside_train(images: Path, neighbours: list[str]) -> None:
     """Raises UserError: folders beside train hold images, as those of classes do. One of another
     split, which is left out, is known by its name."""
     folders = [
         name
-        for name in beside
+        for name in neighbours
         if name.endswith("/")
         and not name.startswith(".")
         and not named_as_splits([name.rstrip("/")])

@@ -95,8 +95,8 @@ def pack_images(
             )
             packed[split] = pack_split(job, advance)
         splits = {split: of_split.split for split, of_split in packed.items()}
-        odd = [file for of_split in packed.values() for file in of_split.odd]
-        _refuse_bad(odd, skip_bad, total)
+        odd_files = [file for of_split in packed.values() for file in of_split.odd]
+        _refuse_bad(odd_files, skip_bad, total)
         _check_classes(splits, classes, images)
         _print_copies(images, packed["train"], packed["val"])
         manifest = Manifest(
@@ -104,7 +104,7 @@ def pack_images(
             classes=classes,
             shuffle_seed=shuffle_seed,
             splits=splits,
-            odd_files=odd,
+            odd_files=odd_files,
             drawn=drawn,
         )
         (folder / FILE_NAME).write_text(manifest.to_json())
@@ -130,8 +130,8 @@ def _key(orders: Mapping[str, Sequence[SourceImage]], seed: int) -> str:
     return sha.hexdigest()
 
 
-def _refuse_bad(odd: Sequence[OddFile], skip_bad: int, total: int) -> None:
-    bad = sorted(f"{file.path}: {file.found}" for file in odd)
+def _refuse_bad(odd_files: Sequence[OddFile], skip_bad: int, total: int) -> None:
+    bad = sorted(f"{file.path}: {file.found}" for file in odd_files)
     if len(bad) > skip_bad:
         raise UserError(
             *bad[:_MOST_NAMED],

@@ -84,12 +84,12 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     state = context.state
     for block in blocks_left(plan, state):
         stop_if_due(trainer)
-        before = present()
+        previous_end = present()
         if log_position(plan, state) == "run":
             epochs = block.last_epoch - block.first_epoch + 1
-            context.log.block_start(block.first_epoch, epochs, before)
+            context.log.block_start(block.first_epoch, epochs, previous_end)
         for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
-            before = train_epoch(trainer, checkpointer, epoch, before)
+            previous_end = train_epoch(trainer, checkpointer, epoch, previous_end)
             if epoch < block.last_epoch:
                 checkpointer.save_if_due()
         trainer.comm.operators.finish()  # batch-norm statistics are final only now
@@ -113,7 +113,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
 
 
 def train_epoch(
-    trainer: Trainer, checkpointer: Checkpointer, epoch: int, before: Moment
+    trainer: Trainer, checkpointer: Checkpointer, epoch: int, previous_end: Moment
 ) -> Moment:
     """The steps of one epoch; nothing here waits for the device between two epochs.
 
@@ -121,7 +121,10 @@ def train_epoch(
         trainer: one rank after start-up.
         checkpointer: saves within the epoch.
         epoch: from 1.
-        before: when the device was done with the steps before. Returns when it has done this epoch.
+        previous_end: when the device was done with the steps before.
+
+    Returns:
+        When it has done this epoch.
     """
     context = trainer.context
     plan = trainer.plan
@@ -132,8 +135,8 @@ def train_epoch(
     stop_if_due(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
-            trainer.log.batch_change(epoch, segment.global_batch_size, before)
-        context.log.epoch_start(epoch, before)
+            trainer.log.batch_change(epoch, segment.global_batch_size, previous_end)
+        context.log.epoch_start(epoch, previous_end)
     seed_dropout(trainer, epoch)
     active = context.process.rank < segment.active_ranks
     steps = train_steps if active else zero_gradient_steps
@@ -145,7 +148,7 @@ def train_epoch(
     last = min(last, context.stop.hold.last_step)
     state.advance(plan, last)
     done = trainer.device_done()
-    context.timeline.add_device(f"epoch {epoch}", [before, host_asked], done)
+    context.timeline.add_device(f"epoch {epoch}", [previous_end, host_asked], done)
     if last < plan.epoch_end_step(epoch):
         raise StopTraining(context.stop.hold.cause)
     state.epochs_trained = epoch

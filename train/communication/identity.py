@@ -71,10 +71,10 @@ def differences(
 ) -> Iterator[str]:
     """Each name whose value differs, as a line for a message. `form`: for the two values."""
     for part, usual in first.items():
-        odd = second[part]
-        for name in sorted(usual.keys() | odd.keys()):
-            if usual.get(name) != odd.get(name):
-                values = form.format(shown(usual, name), shown(odd, name))
+        deviating = second[part]
+        for name in sorted(usual.keys() | deviating.keys()):
+            if usual.get(name) != deviating.get(name):
+                values = form.format(shown(usual, name), shown(deviating, name))
                 yield f"{part}: {name} {values}"
 
 
@@ -114,9 +114,9 @@ class Division(NamedTuple):
 
     def named(self, names: Sequence[str], what: str) -> str:
         """Which ranks differ in `what`, or may be those that do. `names`: of all ranks."""
-        if odd := self.odd:
-            listed = ", ".join(names[rank] for rank in odd[:_MOST_SHOWN])
-            return f"{len(odd)} of {len(names)} ranks, {listed} in {what}"
+        if deviating := self.odd:
+            listed = ", ".join(names[rank] for rank in deviating[:_MOST_SHOWN])
+            return f"{len(deviating)} of {len(names)} ranks, {listed} in {what}"
         sides = []
         for first, *more in self.groups[:_MOST_SHOWN]:
             extra = f" and {len(more)} more" if more else ""

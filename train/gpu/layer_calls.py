@@ -579,8 +579,9 @@ class Writer:
         self._complete(layer.parameters.beta)
 
     def _own_norm_back(self, layer: Norm) -> None:
-        """The gradient of the input takes its place: nothing else reads it. That of the sum's other
-        addend takes the place of the value's."""
+        """The gradient of the input takes its place: nothing else reads it, and a thread reads the
+        rows that it writes before it writes them. That of the sum's other addend takes the place of
+        the value's; what ReLU cuts is 0 already there, as where a convolution has masked it."""
         division = self._division(layer)
         terms = self._terms[layer.target]
         signs = self._signs.get(layer.target)
@@ -591,7 +592,6 @@ class Writer:
         if layer.residual is not None:
             dz = dy
             self._gradients[layer.residual] = dy
-        # dx may lie where x does: a thread reads all rows that it writes before it writes them.
         self._gradients[layer.source] = x
         slopes = self.slopes.get(layer.target) or self._new_slopes(layer)
         if division.is_one_launch(2) and layer.target not in self.slopes:
@@ -640,7 +640,6 @@ class Writer:
             slopes.constant,
             x,
             *launch.maps,
-            # What ReLU has cut is 0 already where dz was written, or a convolution masked it.
             0 if dz or layer.target in self.slopes else relu,
         )
 

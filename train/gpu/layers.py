@@ -118,12 +118,12 @@ class LayerList:
             return self._residual(block, value)
         if isinstance(block, Unit):
             return self._unit(block, value)
-        before = self.values[value]
+        maps_read = self.values[value]
         if isinstance(block, nn.MaxPool2D):
-            maps = before.windows(3, 2, 1, before.channels)
+            maps = maps_read.windows(3, 2, 1, maps_read.channels)
             return self._append(MaxPooling(value, len(self.values)), maps)
         if isinstance(block, nn.GlobalAvgPool2D):
-            maps = Maps(1, 1, before.channels)
+            maps = Maps(1, 1, maps_read.channels)
             return self._append(Average(value, len(self.values)), maps)
         if isinstance(block, nn.Dense):
             maps = Maps(1, 1, block.weight.shape[0])
@@ -154,7 +154,7 @@ class LayerList:
         return self._norm(unit, convolved, None, relu=unit.relu)
 
     def _convolution(self, unit: Unit, value: int) -> int:
-        before = self.values[value]
+        maps_read = self.values[value]
         out, kernel, _, _ = unit.conv.weight.shape
         settings = operator_settings(unit.conv)
         stride = settings["stride"][0]
@@ -163,11 +163,11 @@ class LayerList:
             value,
             len(self.values),
             unit.conv.weight,
-            (out, kernel, kernel, before.channels),
+            (out, kernel, kernel, maps_read.channels),
             stride,
             padding,
         )
-        return self._append(layer, before.windows(kernel, stride, padding, out))
+        return self._append(layer, maps_read.windows(kernel, stride, padding, out))
 
     def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:
         settings = operator_settings(unit.norm)

@@ -25,10 +25,10 @@ def lay_out(buffers: Sequence[Buffer]) -> int:
     worst moment of ResNet-50's step.
     """
     end_bytes = 0
-    laid: list[Buffer] = []
+    assigned: list[Buffer] = []
     for buffer in sorted(buffers, key=attrgetter("size_bytes"), reverse=True):
         offset = 0
-        for neighbour in sorted(laid, key=attrgetter("offset")):
+        for neighbour in sorted(assigned, key=attrgetter("offset")):
             if not _live_together(buffer, neighbour):
                 continue
             if offset + buffer.size_bytes <= neighbour.offset:
@@ -36,7 +36,7 @@ def lay_out(buffers: Sequence[Buffer]) -> int:
             end = neighbour.offset + neighbour.size_bytes
             offset = max(offset, _aligned(end))
         buffer.offset = offset
-        laid.append(buffer)
+        assigned.append(buffer)
         end_bytes = max(end_bytes, offset + buffer.size_bytes)
     return end_bytes
 

@@ -18,11 +18,11 @@ from .layers import TO_NCHW, TO_NHWC, Network, build_convolution
 class Maps(NamedTuple):
     """Channels of one module: table 1 of the paper, in the order of its columns."""
 
-    one: int
+    conv1: int
     reduce3: int
-    three: int
+    conv3: int
     reduce5: int
-    five: int
+    conv5: int
     pool: int
 
 
@@ -81,13 +81,13 @@ def build_inception(
     convolution = partial(build_convolution, layout)
     module = HybridConcurrent(axis=layout.index("C"), prefix=f"inception{name}_")
     with module.name_scope():
-        module.add(convolution("1x1", channels, maps.one, 1))
+        module.add(convolution("1x1", channels, maps.conv1, 1))
         three = nn.HybridSequential(prefix="")
         three.add(convolution("3x3_reduce", channels, maps.reduce3, 1))
-        three.add(convolution("3x3", maps.reduce3, maps.three, 3))
+        three.add(convolution("3x3", maps.reduce3, maps.conv3, 3))
         five = nn.HybridSequential(prefix="")
         five.add(convolution("5x5_reduce", channels, maps.reduce5, 1))
-        five.add(convolution("5x5", maps.reduce5, maps.five, 5))
+        five.add(convolution("5x5", maps.reduce5, maps.conv5, 5))
         pool = nn.HybridSequential(prefix="")
         pool.add(nn.MaxPool2D(3, 1, 1, layout=layout))
         pool.add(convolution("pool_proj", channels, maps.pool, 1))
@@ -116,7 +116,7 @@ class GoogLeNet(Network):
                 self.body.add(build_reduction(layout))
                 for name, maps in modules.items():
                     self.body.add(build_inception(layout, name, channels, maps))
-                    channels = maps.one + maps.three + maps.five + maps.pool
+                    channels = maps.conv1 + maps.conv3 + maps.conv5 + maps.pool
             self.body.add(nn.GlobalAvgPool2D(layout=layout))
             self.body.add(nn.Flatten())
             self.body.add(nn.Dropout(DROPOUT))
