@@ -156,8 +156,7 @@ def _say_classes(photos: Sequence[Guess], *, as_json: bool) -> None:
 
 
 def _say_wrong(photos: Sequence[Guess], csv: Path | None) -> None:
-    """The wrong photos, the surest guess first, and how often which class was taken for which: of
-    few classes as a table, of many the pairs that are most frequent."""
+    """The wrong photos, the surest guess first; then what was taken for what."""
     wrong = sorted(filter(_is_wrong, photos), key=lambda photo: -photo.probability)
     if csv is None:
         rows = [
@@ -169,20 +168,27 @@ def _say_wrong(photos: Sequence[Guess], csv: Path | None) -> None:
             say(f"and {len(wrong) - len(rows):,} more; --csv FILE has all")
     elif not is_stdout(csv):
         say(f"{csv}: {len(wrong):,} photos")
+    _say_confusions(photos)
+
+
+def _say_confusions(photos: Sequence[Guess]) -> None:
+    """How often which class was taken for which: of few classes as a table, of many the pairs that
+    are most frequent."""
     pairs = Counter((photo.label, photo.guess) for photo in photos)
     classes = sorted({photo.label for photo in photos})
+    rows: list[tuple[str, ...]] = []
     if len(classes) > _MOST_CLASSES:
-        frequent = [pair for pair in pairs.most_common() if pair[0][0] != pair[0][1]]
-        table = [(*pair, f"{count}") for pair, count in frequent[:_MOST_LISTED]]
-        print_table(("class", "guess", "photos"), table, right=(2,))
+        for (label, guess), count in pairs.most_common():
+            if label != guess and len(rows) < _MOST_LISTED:
+                rows.append((label, guess, str(count)))
+        print_table(("class", "guess", "photos"), rows, right=(2,))
         return
     guessed = sorted({photo.guess for photo in photos} | set(classes))
-    table = [
-        (name, *(str(pairs[name, guess] or ".") for guess in guessed))
-        for name in classes
-    ]
+    for label in classes:
+        counts = [str(pairs[label, guess] or ".") for guess in guessed]
+        rows.append((label, *counts))
     columns = range(1, len(guessed) + 1)
-    print_table(("class, and the guesses", *guessed), table, right=columns)
+    print_table(("class, and the guesses", *guessed), rows, right=columns)
 
 
 def _say_counts(score: JsonObject) -> None:

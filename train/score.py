@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..config.load import load
+from ..config.manifest import Part
 from ..config.schema import Run
-from ..data.sampling import Part
 from ..host.atomic import write_file
 from ..logging.timeline import Timeline
 from .__main__ import Rank
