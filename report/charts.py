@@ -314,20 +314,16 @@ def _name_ends(
     axes.autoscale_view(scalex=False)
     to_axes = axes.transScale + axes.transLimits
     _, height_pt = _size_pt(axes)
-    rows = sorted(ends)
-    heights_pt = [to_axes.transform((x, y))[1] * height_pt for y, x, _, _ in rows]
-    places_pt = list(heights_pt)
-    for number in range(1, len(rows)):
-        places_pt[number] = max(places_pt[number], places_pt[number - 1] + _NAME_PT)
     ceiling_pt = height_pt
-    for number in reversed(range(len(rows))):
-        places_pt[number] = min(places_pt[number], ceiling_pt)
-        ceiling_pt = places_pt[number] - _NAME_PT
-    for number, (y, x, name, colour) in enumerate(rows):
+    rows = list(enumerate(sorted(ends)))
+    for below, (y, x, name, colour) in reversed(rows):
+        end_pt = to_axes.transform((x, y))[1] * height_pt
+        place_pt = max(min(end_pt, ceiling_pt), below * _NAME_PT)
+        ceiling_pt = place_pt - _NAME_PT
         axes.annotate(
             name,
             (x, y),
-            xytext=(6, places_pt[number] - heights_pt[number]),
+            xytext=(6, place_pt - end_pt),
             textcoords="offset points",
             va="center",
             weight="bold",
