@@ -139,10 +139,10 @@ def _to_csv(photos: Sequence[JsonObject]) -> str:
 def _say_wrong(wrong: Sequence[JsonObject]) -> None:
     """The wrong photos, the surest guess first."""
     surest = sorted(wrong, key=lambda photo: -photo["probability"])[:_MOST_LISTED]
-    rows = [
-        (*map(photo.get, _COLUMNS[:3]), f"{photo['probability']:.3f}")
-        for photo in surest
-    ]
+    rows = []
+    for photo in surest:
+        rows.append([str(photo[name]) for name in _COLUMNS])
+        rows[-1][3] = f"{photo['probability']:.3f}"
     print_table(_COLUMNS, rows, right=(3,))
     if len(wrong) > len(rows):
         say(f"and {len(wrong) - len(rows):,} more; --csv FILE has all")
