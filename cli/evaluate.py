@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from csv import DictWriter
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from ..host.atomic import is_stdout, write_output
+from ..host.atomic import write_output
 from ..host.errors import UserError
 from ..host.reading import JsonObject
 from .console import (
@@ -28,9 +29,7 @@ from .console import (
     track,
 )
 
-if TYPE_CHECKING:
-    from ..launch.evaluation import Guess
-
+_COLUMNS = ("photo", "class", "guess", "probability")
 _MOST_LISTED = 40
 """Rows of wrong photos, or of pairs of classes, on a terminal."""
 _MOST_CLASSES = 30
@@ -94,95 +93,80 @@ def evaluate(
         run, *more = paths
         with aside(as_json):
             photos = classify(run, [*image, *more], overrides, ranks, launcher)
-        _say_classes(photos, as_json=as_json)
+        (print_json if as_json else _say_classes)(photos)
         return
     with aside(as_json):
         scores, guesses = score(paths, overrides, ranks, launcher, track)
     if wrong:
-        scores["wrong"] = list(map(_as_json, filter(_is_wrong, guesses)))
+        scores["wrong"] = [row for row in guesses if row["guess"] != row["class"]]
     if csv is not None:
-        write_output(csv, _to_csv(filter(_is_wrong, guesses)))
+        write_output(csv, _to_csv(scores["wrong"]))
     if as_json:
         print_json(scores)
     else:
-        for run in scores.get("runs", [scores]):
-            trained = f"step {run['step']}, {run['epochs']} epochs trained"
-            say(f"{run['checkpoint']}: {trained}")
-            _say_counts(run)
-            _say_whether_as_recorded(run)
-        if "ensemble" in scores:
-            say(f"ensemble of {len(scores['runs'])}, the mean of their softmax")
-            _say_counts(scores["ensemble"])
+        _say_scores(scores)
         if wrong:
-            _say_wrong(guesses, csv)
+            _say_wrong(scores["wrong"])
+            _say_confusions(guesses)
     exit_bad_if(scores.get("as_recorded") is False)
 
 
-def _is_wrong(photo: Guess) -> bool:
-    return photo.guess != photo.label
+def _say_scores(scores: JsonObject) -> None:
+    for run in scores.get("runs", [scores]):
+        trained = f"step {run['step']}, {run['epochs']} epochs trained"
+        say(f"{run['checkpoint']}: {trained}")
+        _say_counts(run)
+        _say_whether_as_recorded(run)
+    if "ensemble" in scores:
+        say(f"ensemble of {len(scores['runs'])}, the mean of their softmax")
+        _say_counts(scores["ensemble"])
 
 
-def _as_json(photo: Guess) -> JsonObject:
-    return {
-        "photo": photo.photo,
-        "class": photo.label,
-        "guess": photo.guess,
-        "probability": photo.probability,
-    }
+def _say_classes(photos: Sequence[JsonObject]) -> None:
+    for photo in photos:
+        shares = [f"{name} {share:.3f}" for name, share in photo["classes"].items()]
+        say(f"{photo['image']}: {', '.join(shares)}")
 
 
-def _to_csv(photos: Iterable[Guess]) -> str:
+def _to_csv(photos: Sequence[JsonObject]) -> str:
     text = io.StringIO()
-    table = DictWriter(
-        text, ("photo", "class", "guess", "probability"), lineterminator="\n"
-    )
+    table = DictWriter(text, _COLUMNS, lineterminator="\n")
     table.writeheader()
-    table.writerows(map(_as_json, photos))
+    table.writerows(photos)
     return text.getvalue()
 
 
-def _say_classes(photos: Sequence[Guess], *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            [
-                {"image": photo.photo, "classes": dict(photo.likeliest)}
-                for photo in photos
-            ]
-        )
-        return
-    for photo in photos:
-        shares = [f"{name} {share:.3f}" for name, share in photo.likeliest]
-        say(f"{photo.photo}: {', '.join(shares)}")
+def _say_wrong(wrong: Sequence[JsonObject]) -> None:
+    """The wrong photos, the surest guess first."""
+    surest = sorted(wrong, key=lambda photo: -photo["probability"])[:_MOST_LISTED]
+    rows = []
+    for photo in surest:
+        rows.append([str(photo[name]) for name in _COLUMNS])
+        rows[-1][3] = f"{photo['probability']:.3f}"
+    print_table(_COLUMNS, rows, right=(3,))
+    if len(wrong) > len(rows):
+        say(f"and {len(wrong) - len(rows):,} more; --csv FILE has all")
 
 
-def _say_wrong(photos: Sequence[Guess], csv: Path | None) -> None:
-    """The wrong photos, the surest guess first, and how often which class was taken for which: of
-    few classes as a table, of many the pairs that are most frequent."""
-    wrong = sorted(filter(_is_wrong, photos), key=lambda photo: -photo.probability)
-    if csv is None:
-        rows = [
-            (photo.photo, photo.label, photo.guess, f"{photo.probability:.3f}")
-            for photo in wrong[:_MOST_LISTED]
+def _say_confusions(photos: Sequence[JsonObject]) -> None:
+    """How often which class was taken for which: of few classes as a table, of many the pairs that
+    are most frequent."""
+    pairs = Counter((photo["class"], photo["guess"]) for photo in photos)
+    names = sorted(set(chain.from_iterable(pairs)))
+    if len(names) > _MOST_CLASSES:
+        frequent = [
+            (*pair, str(count))
+            for pair, count in pairs.most_common()
+            if len({*pair}) > 1
         ]
-        print_table(("photo", "class", "guess", "probability"), rows, right=(3,))
-        if len(wrong) > len(rows):
-            say(f"and {len(wrong) - len(rows):,} more; --csv FILE has all")
-    elif not is_stdout(csv):
-        say(f"{csv}: {len(wrong):,} photos")
-    pairs = Counter((photo.label, photo.guess) for photo in photos)
-    classes = sorted({photo.label for photo in photos})
-    if len(classes) > _MOST_CLASSES:
-        frequent = [pair for pair in pairs.most_common() if pair[0][0] != pair[0][1]]
-        listed = [(*pair, f"{count}") for pair, count in frequent[:_MOST_LISTED]]
-        print_table(("class", "guess", "photos"), listed, right=(2,))
+        print_table(("class", "guess", "photos"), frequent[:_MOST_LISTED], right=(2,))
         return
-    guessed = sorted({photo.guess for photo in photos} | set(classes))
-    table: list[tuple[str, ...]] = [
-        (name, *(str(pairs[name, guess] or ".") for guess in guessed))
-        for name in classes
+    rows = [
+        (label, *(str(pairs[label, guess] or ".") for guess in names))
+        for label in names
     ]
-    columns = range(1, len(guessed) + 1)
-    print_table(("class, and the guesses", *guessed), table, right=columns)
+    columns = range(1, len(names) + 1)
+    print_table(("class, and the guesses", *names), rows, right=columns)
 
 
 def _say_counts(score: JsonObject) -> None:

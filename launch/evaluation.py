@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -54,30 +54,13 @@ _SHARED = (
 compute (bfloat16's casts are those of a whole process)."""
 
 
-class Guess(NamedTuple):
-    """What a network makes of a photo: `likeliest` has classes with their probabilities."""
-
-    photo: str
-    label: str
-    """Its class by the set; of a new photo it says nothing."""
-    likeliest: tuple[tuple[str, float], ...]
-
-    @property
-    def guess(self) -> str:
-        return self.likeliest[0][0]
-
-    @property
-    def probability(self) -> float:
-        return self.likeliest[0][1]
-
-
 def evaluate(
     paths: Sequence[Path],
     overrides: list[str],
     ranks: int | None,
     launcher: str | None,
     track: Tracker,
-) -> tuple[JsonObject, list[Guess]]:
+) -> tuple[JsonObject, list[JsonObject]]:
     """Score checkpoints, several as an ensemble too; returns what `rn50 evaluate --json` prints,
     and of a single one the guess on each image.
 
@@ -105,7 +88,7 @@ def evaluate(
     members = zip(held, loaded, counts, strict=False)
     scored = [_report(*member, run.system.world_size) for member in members]
     if len(scored) == 1:
-        return scored[0], _guesses(rows, run.data, _classes(run.data))
+        return scored[0], _guesses(rows, run.data)
     return {"runs": scored, "ensemble": counts[-1]}, []
 
 
@@ -115,7 +98,7 @@ def classify(
     overrides: list[str],
     ranks: int | None,
     launcher: str | None,
-) -> list[Guess]:
+) -> list[JsonObject]:
     """Guess the classes of new images by a checkpoint, prepared as in its run's evaluation.
 
     Args:
@@ -146,11 +129,13 @@ def classify(
         run = loaded.run.model_copy(update={"data": data})
         of_images = Loaded(run, loaded.origins)
         _, _, rows = _score([checkpoint], [of_images], launcher)
-        guesses = sorted(_guesses(rows, data, classes))  # by the numbers of _pack
-    return [
-        guess._replace(photo=str(image))
-        for image, guess in zip(images, guesses, strict=True)
-    ]
+        rows = rows[np.argsort(photo_names(scratch / "set/val.rec"))]  # as numbered
+    answers = []
+    for image, (shares, numbers) in zip(images, rows, strict=True):
+        names = [classes[int(number)] for number in numbers]
+        likeliest = dict(zip(names, shares.tolist(), strict=True))
+        answers.append({"image": str(image), "classes": likeliest})
+    return answers
 
 
 def _pack(images: Sequence[Path], scratch: Path) -> None:
@@ -208,17 +193,21 @@ def _score(
     return copies, counts, rows
 
 
-def _guesses(rows: Any, data: Data, classes: Sequence[str]) -> list[Guess]:
-    """The guesses on the images of a set's val, in its order."""
+def _guesses(rows: Any, data: Data) -> list[JsonObject]:
+    """The likeliest class of each image of a set's val, in its order."""
     folder = Path(data.path)
+    classes = _classes(data)
     labels = load_table(folder, "val")["label"].tolist()
     photos = photo_names(folder / "val.rec") or [""] * len(labels)
-    guesses = []
-    for photo, label, (shares, numbers) in zip(photos, labels, rows, strict=False):
-        named = [classes[int(number)] for number in numbers]
-        likeliest = tuple(zip(named, shares.tolist(), strict=True))
-        guesses.append(Guess(photo, classes[label], likeliest))
-    return guesses
+    return [
+        {
+            "photo": photo,
+            "class": classes[label],
+            "guess": classes[int(numbers[0])],
+            "probability": float(shares[0]),
+        }
+        for photo, label, (shares, numbers) in zip(photos, labels, rows, strict=False)
+    ]
 
 
 def _classes(data: Data) -> list[str]:

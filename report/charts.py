@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -33,8 +34,8 @@ PAGE_PX = (428, 270, 12)
 and one nearly fills a screen of 390 px."""
 INK = "#191b1f"
 """The colour of text and axes in a file; a page has `currentColor`, which a dark one changes."""
-COLOURS = ("#1d669b", "#ec7f70", "#7623fe", "#ce9601",
-           "#13b0b9", "#a0435a", "#3992ff", "#805c00")  # fmt: skip
+COLOURS = ("#3992ff", "#a0435a", "#ce9601", "#7623fe",
+           "#13b0b9", "#805c00", "#ec7f70", "#1d669b")  # fmt: skip
 """The colours of series: as far from each other as eight can be for all eyes, those without red or
 green cones too, and 2.6 times as dark as white and as light as a dark page."""
 STYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2, 2, 2, 2, 2)))
@@ -314,20 +315,17 @@ def _name_ends(
     axes.autoscale_view(scalex=False)
     to_axes = axes.transScale + axes.transLimits
     _, height_pt = _size_pt(axes)
-    rows = sorted(ends)
-    heights_pt = [to_axes.transform((x, y))[1] * height_pt for y, x, _, _ in rows]
-    places_pt = list(heights_pt)
-    for number in range(1, len(rows)):
-        places_pt[number] = max(places_pt[number], places_pt[number - 1] + _NAME_PT)
     ceiling_pt = height_pt
-    for number in reversed(range(len(rows))):
-        places_pt[number] = min(places_pt[number], ceiling_pt)
-        ceiling_pt = places_pt[number] - _NAME_PT
-    for number, (y, x, name, colour) in enumerate(rows):
+    # of equal ends the first stands on top
+    rows = list(enumerate(sorted(reversed(ends), key=itemgetter(0))))
+    for below, (y, x, name, colour) in reversed(rows):
+        end_pt = to_axes.transform((x, y))[1] * height_pt
+        place_pt = max(min(end_pt, ceiling_pt), (below + 0.5) * _NAME_PT)
+        ceiling_pt = place_pt - _NAME_PT
         axes.annotate(
             name,
             (x, y),
-            xytext=(6, places_pt[number] - heights_pt[number]),
+            xytext=(6, place_pt - end_pt),
             textcoords="offset points",
             va="center",
             weight="bold",

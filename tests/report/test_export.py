@@ -140,7 +140,7 @@ def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
                 photos.append((tmp_path / f"{9 - number % 10} {number}.jpg", name))
                 photos[-1][0].write_bytes(record.image)
     words = [*places(run), "--image", *(str(photo) for photo, _ in photos)]
-    answers = evaluated(rn50, run, *words)
+    answers: Any = evaluated(rn50, run, *words)
     for answer, (photo, name) in zip(answers, photos, strict=True):
         guess, probability = guesses[name]
         assert answer["image"] == str(photo)
