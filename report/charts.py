@@ -317,10 +317,11 @@ def _name_ends(
     _, height_pt = _size_pt(axes)
     ceiling_pt = height_pt
     # of equal ends the first stands on top
-    rows = list(enumerate(sorted(reversed(ends), key=itemgetter(0))))
-    for below, (y, x, name, colour) in reversed(rows):
+    rows = sorted(ends, key=itemgetter(0), reverse=True)
+    for number, (y, x, name, colour) in enumerate(rows):
+        below = len(rows) - number - 0.5
         end_pt = to_axes.transform((x, y))[1] * height_pt
-        place_pt = max(min(end_pt, ceiling_pt), (below + 0.5) * _NAME_PT)
+        place_pt = max(min(end_pt, ceiling_pt), below * _NAME_PT)
         ceiling_pt = place_pt - _NAME_PT
         axes.annotate(
             name,

@@ -189,7 +189,8 @@ python=$(find_python) || {
 missing=()
 for tool in g++ make; do command -v "$tool" >/dev/null || missing+=("$tool"); done
 for library in libgomp:1 libquadmath:0; do # MXNet's wheel links to them
-  PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q "${library/:/.so.}" || missing+=("${library/:/}")
+  PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep "${library/:/.so.}" >/dev/null || # -q ends ldconfig by SIGPIPE
+    missing+=("${library/:/}")
 done
 # Puts the MPI to build with into $mpi, as openmpi-4.1.4 or mpich-4.0.2. Its headers say it: Debian's
 # openmpi-bin alone has mpicxx without them, and the mpirun of either family is called so.
