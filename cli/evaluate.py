@@ -45,7 +45,7 @@ RunsAndOverrides = Annotated[
 
 
 def evaluate(
-    words: RunsAndOverrides,
+    arguments: RunsAndOverrides,
     ranks: Ranks = None,
     launcher: Launcher = None,
     wrong: Annotated[
@@ -82,9 +82,9 @@ def evaluate(
     from ..launch.evaluation import evaluate as score
 
     overrides = [
-        word for word in words[1:] if "=" in word and not os.path.lexists(word)
+        word for word in arguments[1:] if "=" in word and not os.path.lexists(word)
     ]
-    paths = [Path(word) for word in words if word not in overrides]
+    paths = [Path(word) for word in arguments if word not in overrides]
     if csv is not None and not wrong:
         raise UserError("--csv needs --wrong")
     if wrong and (image or len(paths) > 1):
@@ -129,11 +129,11 @@ def _say_classes(photos: Sequence[JsonObject]) -> None:
 
 
 def _to_csv(photos: Sequence[JsonObject]) -> str:
-    text = io.StringIO()
-    table = DictWriter(text, _COLUMNS, lineterminator="\n")
+    buffer = io.StringIO()
+    table = DictWriter(buffer, _COLUMNS, lineterminator="\n")
     table.writeheader()
     table.writerows(photos)
-    return text.getvalue()
+    return buffer.getvalue()
 
 
 def _say_wrong(wrong: Sequence[JsonObject]) -> None:

@@ -100,10 +100,10 @@ def check_before_run(
     source = folder / FILE_NAME
     if problems := [*wrong_counts(data, manifest.counts, source, origins or {})]:
         raise UserError(*problems)
-    drawn = manifest.drawn
-    if data.synthetic and drawn and drawn != data.synthetic:
+    synthetic = manifest.drawn
+    if data.synthetic and synthetic and synthetic != data.synthetic:
         raise UserError(
-            f"{data.path}: drawn with {data.synthetic} expected, found {drawn}; "
+            f"{data.path}: drawn with {data.synthetic} expected, found {synthetic}; "
             "give data.path another folder, or remove this one to have it drawn anew"
         )
     check_sizes(folder, manifest)

@@ -19,9 +19,9 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
         train = data.train_samples
         evaluation = data.eval_samples
         classes = data.classes
-        drawn = data.synthetic is not None
+        is_synthetic = data.synthetic is not None
     else:
         classes, train, evaluation = manifest.counts
-        drawn = manifest.is_drawn
-    name = f"DRAWN textures ({data.path})" if drawn else data.path
+        is_synthetic = manifest.is_drawn
+    name = f"DRAWN textures ({data.path})" if is_synthetic else data.path
     return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"

@@ -36,16 +36,18 @@ def prepare(
         UserError: no set and none to be drawn, or one that does not fit the config.
     """
     folder = Path(data.path)
-    drawn = data.synthetic
+    synthetic = data.synthetic
     if not has_manifest(folder):
         written = origins or {}
-        if drawn is None or not is_free(folder):
+        if synthetic is None or not is_free(folder):
             raise UserError(describe_missing(data, written))
-        counts = Counts(drawn.classes, drawn.train_samples, drawn.eval_samples)
+        counts = Counts(
+            synthetic.classes, synthetic.train_samples, synthetic.eval_samples
+        )
         if problems := [*wrong_counts(data, counts, SYNTHETIC, written)]:
             raise UserError(*problems)
         with failing_as(f"{folder}: cannot create"):
-            _draw_once(folder, drawn, track)
+            _draw_once(folder, synthetic, track)
     return check_before_run(data, origins)
 
 

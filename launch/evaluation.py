@@ -81,11 +81,11 @@ def evaluate(
     run = loaded[0].run
     refuse(missing_hosts(run, pick_launcher(launcher)))
     prepare(run.data, track, loaded[0].origins)
-    held, counts, rows = _score(checkpoints, loaded, launcher)
+    copies, counts, rows = _score(checkpoints, loaded, launcher)
     for count in counts:
         count["accuracy"] = count["correct"] / count["total"]
         count["accuracy_top5"] = count["correct_top5"] / count["total"]
-    members = zip(held, loaded, counts, strict=False)
+    members = zip(copies, loaded, counts, strict=False)
     scored = [_report(*member, run.system.world_size) for member in members]
     if len(scored) == 1:
         return scored[0], _guesses(rows, run.data)

@@ -46,10 +46,10 @@ def _official_name(tensor: str) -> str:
 class _Line(logging.Handler):
     """Keeps the last line that mlperf-logging has made, as its time may not be known yet."""
 
-    text = ""
+    line = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = self.format(record)
+        self.line = self.format(record)
 
 
 class MLPerfLog:
@@ -262,7 +262,7 @@ class MLPerfLog:
             write = self._logger.end
         with self._lock:
             write(name, value, metadata or None, time_ms=0)
-            self._waiting.append((moment or present(), self._made.text))
+            self._waiting.append((moment or present(), self._made.line))
             self.flush()
 
 

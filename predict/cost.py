@@ -162,15 +162,17 @@ def topology_grid(topology: Topology) -> tuple[int, int]:
 
 # comm.algorithm -> seconds on a topology, given the grid (rows, columns) for those that have one.
 ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {
-    "ring": lambda on, n, _: ring(on.ranks, n, on.ring(1, on.ranks)),
-    "segmented_ring": lambda on, n, _: segmented_ring(
-        on.ranks, n, on.ring(1, on.ranks)
+    "ring": lambda topology, n, _: ring(
+        topology.ranks, n, topology.ring(1, topology.ranks)
     ),
-    "recursive_doubling": lambda on, n, _: _recursive_doubling(on, n),
-    "recursive_halving_doubling": lambda on, n, _: _halving_doubling(on, n),
+    "segmented_ring": lambda topology, n, _: segmented_ring(
+        topology.ranks, n, topology.ring(1, topology.ranks)
+    ),
+    "recursive_doubling": lambda topology, n, _: _recursive_doubling(topology, n),
+    "recursive_halving_doubling": lambda topology, n, _: _halving_doubling(topology, n),
     "torus_2d": torus_2d,
     "hierarchical": hierarchical,
-    "double_tree": lambda on, n, _: double_tree(on, n),
+    "double_tree": lambda topology, n, _: double_tree(topology, n),
 }
 
 
