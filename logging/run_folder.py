@@ -11,7 +11,7 @@ from ..host.lock import LOCK, hold
 from ..host.reading import read_file
 from .line_file import last_stamp_unix_s
 from .metrics_read import newest_records
-from .records import Environment, Failure, Result, Submission, read
+from .records import Confusions, Environment, Failure, Result, Submission, read
 
 CONFIG = "config.yaml"
 
@@ -32,6 +32,8 @@ class RunFolder:
         self.result = path / "result.json"
         self.ranks = path / "ranks.json"
         self.timeline = path / "timeline.json"
+        self.confusions = path / "confusions.json"
+        """`rn50 evaluate --wrong` leaves it."""
         self.stderr = path / "stderr.log"
         self.report = path / "report.html"
         self.interrupted_log = path / "interrupted_0.txt"
@@ -72,6 +74,10 @@ class RunFolder:
     def read_environment(self) -> Environment:
         """What the run ran on. Raises UserError: the file cannot be read."""
         return read(self.environment, Environment) or Environment()
+
+    def read_confusions(self) -> Confusions | None:
+        """What the run's network takes for what. Raises UserError: the file cannot be read."""
+        return read(self.confusions, Confusions)
 
     def read_failures(self) -> list[Failure]:
         """What failed ranks left, oldest first. Raises UserError as `read` does."""
