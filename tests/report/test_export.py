@@ -109,7 +109,8 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     again = DRAWN.replace("{", "{seed: 1, ")
     other = packed(tmp_path / "other", again)
     there = (f"data.path={other}", f"data.synthetic={again}")
-    scores = evaluated(rn50, run, *places(run), *there)
+    moved = shutil.copytree(run, tmp_path / "moved")
+    scores = evaluated(rn50, moved, *there)
     assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate.*"))
 
