@@ -169,8 +169,8 @@ def _pack(images: Sequence[Path], scratch: Path) -> None:
 def _score(
     checkpoints: Sequence[Checkpoint], loaded: Sequence[Loaded], launcher: str | None
 ) -> tuple[list[Checkpoint], list[JsonObject], Any]:
-    """Score copies of checkpoints on ranks: what was copied, the counts, and of a single one the array of
-    `Guesses` over all images."""
+    """Score copies of checkpoints on ranks: what was copied, the counts, and of a single one the
+    array of `Guesses` over all images."""
     run = loaded[0].run
     name = pick_launcher(launcher)
     with scratch_folder(loaded[0], "evaluate") as out:

@@ -403,8 +403,8 @@ def test_what_it_takes_for_what_is_a_heat_map(run_folder: Path) -> None:
     )
     shades = re.findall(r"var\((--\w+)\) (\d+)%.*?>(\S+)</td>", section)
     assert shades == [
-        ("--accent", "34", "3"),
-        ("--bad", "11", "1"),
+        ("--accent", "39", "3"),
+        ("--bad", "22", "1"),
         ("--bad", "0", "·"),
         ("--accent", "45", "6"),
     ]
