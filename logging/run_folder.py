@@ -11,7 +11,7 @@ from ..host.lock import LOCK, hold
 from ..host.reading import read_file
 from .line_file import last_stamp_unix_s
 from .metrics_read import newest_records
-from .records import Confusions, Environment, Failure, Result, Submission, read
+from .records import Environment, Failure, Result, Submission, read
 
 CONFIG = "config.yaml"
 
@@ -74,10 +74,6 @@ class RunFolder:
     def read_environment(self) -> Environment:
         """What the run ran on. Raises UserError: the file cannot be read."""
         return read(self.environment, Environment) or Environment()
-
-    def read_confusions(self) -> Confusions | None:
-        """What the run's network takes for what. Raises UserError: the file cannot be read."""
-        return read(self.confusions, Confusions)
 
     def read_failures(self) -> list[Failure]:
         """What failed ranks left, oldest first. Raises UserError as `read` does."""

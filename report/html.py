@@ -29,7 +29,7 @@ from ..data.describe import describe_data
 from ..host.atomic import in_its_folder, write_output
 from ..host.errors import UserError
 from ..host.finding import clock_time, number
-from ..logging.records import ABORTED, FAILED, Confusions, Result
+from ..logging.records import ABORTED, FAILED, Result
 from ..logging.records import Environment as RunEnvironment
 from ..logging.run_folder import RunFolder
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
@@ -107,7 +107,6 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         plots=page_charts([("_", subject)]),
         breakdown=step_breakdown(folder.records("steps")),
         norms=norm_table(folder),
-        confusions=_confusions(folder.confusions),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
         parameters=[(column.title, *column.cells) for column in parameters],
@@ -340,19 +339,6 @@ def _work(result: Result | None) -> list[Fact]:
         if n_bytes is not None:
             facts.append(Fact(label, amount(n_bytes / 1e6, "MB"), note))
     return facts
-
-
-def _confusions(
-    confusions: Confusions | None,
-) -> list[tuple[str, list[tuple[int, float]]]]:
-    """(class, its cells) by row; a cell is a count and its share of the row."""
-    if confusions is None:
-        return []
-    rows = []
-    for name, counts in zip(confusions.classes, confusions.counts, strict=False):
-        total = sum(counts) or 1
-        rows.append((name, [(count, count / total) for count in counts]))
-    return rows
 
 
 def _time(runs: Sequence[RunSummary]) -> Fact:

@@ -28,6 +28,7 @@ from ..logging.places import (
     results_in,
 )
 from ..logging.records import Confusions, Environment, Result
+from ..logging.records import read as read_record
 from ..logging.run_folder import JobFolder, RunFolder
 from ..logging.run_time import TIME_KEYS
 from .run_summary import PARAMETER_KEYS, RunSummary, show, summarise
@@ -212,7 +213,7 @@ def read_run_records(path: Path) -> RunRecords:
         metrics=metrics,
         spans=_spans(timeline),
         ranks=read(run.ranks, read_json, {}),
-        confusions=read(run.confusions, lambda _: run.read_confusions(), None),
+        confusions=read(run.confusions, partial(read_record, record=Confusions), None),
         notes=tuple(notes),
     )
 

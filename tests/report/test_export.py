@@ -20,6 +20,7 @@ from rn50.config.recorded import RUN, words_to_repeat
 from rn50.config.schema import Data
 from rn50.data.dataset import load_table, photo_names
 from rn50.data.recordio import read as read_record
+from rn50.logging.records import Confusions, read
 from rn50.logging.run_folder import RunFolder
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train.checkpoint.file import read_checkpoint
@@ -123,7 +124,7 @@ def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
     scores = evaluated(rn50, run, *places(run), "--wrong", "--csv", table)
     wrong = scores["wrong"]
     assert len(wrong) == scores["total"] - scores["correct"]
-    confusions = RunFolder(run).read_confusions()
+    confusions = read(RunFolder(run).confusions, Confusions)
     assert confusions is not None
     assert sum(map(sum, confusions.counts)) == scores["total"]
     assert np.trace(confusions.counts) == scores["correct"]

@@ -148,7 +148,7 @@ def hostile_folder(run_folder: Path) -> Path:
     result = {"status": "failed", "reason": HOSTILE, "next": onward}
     write_json(run_folder / "result.json", result)
     write_json(run_folder / "origins.json", {"seed": HOSTILE})
-    confusions = {"step": 1, "classes": [HOSTILE], "counts": [[1]]}
+    confusions = {"step": 1, "classes": [HOSTILE], "counts": [[-9, 7]]}
     write_json(run_folder / "confusions.json", confusions)
     return run_folder
 
