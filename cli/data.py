@@ -53,8 +53,8 @@ def data_make(
         int, option("Held-out images.", "--val", min=1, max=10_000_000)
     ] = 1000,
     classes: Annotated[int, option("Texture classes.", min=2, max=1000)] = 10,
-    min_px: Annotated[int, option("Shortest side.", min=16, max=1024)] = 40,
-    max_px: Annotated[int, option("Longest side.", min=16, max=1024)] = 56,
+    min_px: Annotated[int, option("Shortest side.", min=8, max=1024)] = 40,
+    max_px: Annotated[int, option("Longest side.", min=8, max=1024)] = 56,
     seed: Annotated[
         int, option("The same seed draws the same bytes.", min=0, max=2**63 - 1)
     ] = 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from csv import DictWriter
@@ -11,9 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
-from ..host.atomic import write_output
+from ..host.atomic import in_its_folder, write_output
 from ..host.errors import UserError
 from ..host.reading import JsonObject
+from ..logging.records import Confusions, write
+from ..logging.run_folder import RunFolder
 from .console import (
     Json,
     Launcher,
@@ -34,6 +37,8 @@ _MOST_LISTED = 40
 """Rows of wrong photos, or of pairs of classes, on a terminal."""
 _MOST_CLASSES = 30
 """Of a table of what was taken for what."""
+Pairs = Counter[tuple[str, str]]
+"""How many photos there are of each class and guess."""
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
 RunOrCheckpoint = Annotated[Path, argument(_RUN, metavar="RUN")]
 RunsAndOverrides = Annotated[
@@ -99,6 +104,8 @@ def evaluate(
         scores, guesses = score(paths, overrides, ranks, launcher, track)
     if wrong:
         scores["wrong"] = [row for row in guesses if row["guess"] != row["class"]]
+        pairs = Counter((row["class"], row["guess"]) for row in guesses)
+        _leave_confusions(pairs, scores)
     if csv is not None:
         write_output(csv, _to_csv(scores["wrong"]))
     if as_json:
@@ -107,7 +114,7 @@ def evaluate(
         _say_scores(scores)
         if wrong:
             _say_wrong(scores["wrong"])
-            _say_confusions(guesses)
+            _say_confusions(pairs)
     exit_bad_if(scores.get("as_recorded") is False)
 
 
@@ -148,11 +155,27 @@ def _say_wrong(wrong: Sequence[JsonObject]) -> None:
         say(f"and {len(wrong) - len(rows):,} more; --csv FILE has all")
 
 
-def _say_confusions(photos: Sequence[JsonObject]) -> None:
+def _leave_confusions(pairs: Pairs, scores: JsonObject) -> None:
+    """Leave the counts of few classes for the run's report, if its folder can be written to."""
+    classes = _classes(pairs)
+    if len(classes) > _MOST_CLASSES:
+        return
+    rows = (tuple(pairs[label, guess] for guess in classes) for label in classes)
+    path = RunFolder(Path(scores["checkpoint"]).parent.parent).confusions
+    try:
+        write(in_its_folder(path), Confusions(scores["step"], classes, tuple(rows)))
+    except OSError as error:
+        say(f"rn50: note: {path}: cannot write: {error.strerror}", to=sys.stderr)
+
+
+def _classes(pairs: Pairs) -> tuple[str, ...]:
+    return tuple(sorted(set(chain.from_iterable(pairs))))
+
+
+def _say_confusions(pairs: Pairs) -> None:
     """How often which class was taken for which: of few classes as a table, of many the pairs that
     are most frequent."""
-    pairs = Counter((photo["class"], photo["guess"]) for photo in photos)
-    names = sorted(set(chain.from_iterable(pairs)))
+    names = _classes(pairs)
     if len(names) > _MOST_CLASSES:
         frequent = [
             (*pair, str(count))

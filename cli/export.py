@@ -94,7 +94,7 @@ def export_model(
 
     Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
     """
-    from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
+    from ..train.checkpoint.folder import chosen_checkpoint, copy_of
 
     refuse_content(out)
     if onnx:
@@ -103,7 +103,7 @@ def export_model(
     from ..train.checkpoint.model_export import export_model
 
     with new_folder(out) as folder:
-        checkpoint = held_checkpoint(chosen, folder / ".ckpt")
+        checkpoint = copy_of(chosen, folder / ".ckpt")
         export_model(checkpoint, folder, onnx=onnx)
         checkpoint.path.unlink()
     for file in sorted(out.iterdir()):

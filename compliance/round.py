@@ -10,10 +10,13 @@ from pathlib import Path
 from ..host.finding import POLICY
 from ..host.progress import Progress, silent
 from ..logging.places import NoLogs, is_one_run
-from .check_log import CANNOT_READ, VERDICTS, Check, verdict_of
+from .check_log import CANNOT_READ, MISSED, VERDICTS, Check, verdict_of
 from .likeness import Alike, Trace, find_alike, traces_of
 from .rule import FOLDER, ROUND
 from .submission import find_in, judge_path
+
+_WORDS = (*VERDICTS[:2], MISSED, *VERDICTS[2:])
+"""A run that missed its target is better than one that failed."""
 
 
 class Round:
@@ -22,6 +25,8 @@ class Round:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.verdicts: list[str] = []
+        self.words: list[str] = []
+        """The verdicts as people read them."""
         self._traces: dict[Path, list[Trace]] = {}
         """Of each submission; one run of ours, which its seed repeats, is none."""
 
@@ -29,6 +34,7 @@ class Round:
         """Add the judgement on an entry."""
         *logs, whole = checks
         self.verdicts.append(whole.verdict)
+        self.words.append(whole.word)
         if whole.kind == FOLDER and not is_one_run(whole.path):
             self._traces[whole.path.resolve()] = traces_of(logs)
 
@@ -50,11 +56,9 @@ class Round:
     @property
     def summary(self) -> str:
         """`18 entries: 8 POLICY, 10 FAIL`."""
-        counts = Counter(self.verdicts)
-        each = [
-            f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]
-        ]
-        return f"{len(self.verdicts)} entries: {', '.join(each)}"
+        counts = Counter(self.words)
+        each = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
+        return f"{len(self.words)} entries: {', '.join(each)}"
 
     def judge(self) -> Check:
         """The judgement on all together."""

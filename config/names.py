@@ -85,6 +85,8 @@ def _most_like(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
 def nearest_name(word: str, names: Iterable[str]) -> str:
     """The end of an error for a word that is none of the `names`: the nearest of them; empty where
     none is near."""
+    if ":" in word:  # `optimizer:{base_lr: 0.1}` has the key `optimizer:{base_lr`
+        return "; a space is missing after the colon"
     near = _most_like(word, names)
     return f"; did you mean {near}?" if near else ""
 

@@ -317,7 +317,7 @@ class Schedule(Section):
     power: Positive = benchmark.DECAY_POWER
     """Exponent of shape poly."""
     end_lr: NonNegative = benchmark.END_LR
-    """Learning rate at the end of poly and cosine."""
+    """Learning rate at the end of the shapes that fall to it."""
     milestones: tuple[Milestone, ...] = ()
     """Of shape step, and of it alone; none: base_lr stays, as where the batch grows instead."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,20 +17,20 @@ from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.manifest import has_manifest, load_manifest
 from ..config.plan import build_plan
-from ..config.recorded import load_recorded
+from ..config.recorded import load_recorded, words_to_repeat
 from ..config.schema import Data
 from ..data.dataset import load_table, photo_names
 from ..data.pack import pack_images
 from ..data.prepare import prepare
 from ..data.survey import PHOTO_SUFFIXES, is_photo
-from ..host.atomic import write_file
+from ..host.atomic import partial_beside, write_file
 from ..host.errors import UserError, failing_as
 from ..host.progress import Tracker
 from ..host.reading import JsonObject, read_object
 from ..logging.run_folder import RunFolder
 from ..train.capabilities import check_supported
 from ..train.checkpoint.file import Checkpoint
-from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
+from ..train.checkpoint.folder import chosen_checkpoint, copy_of
 from ..train.checkpoint.resume import FREE, recorded_run
 from ..train.checkpoint.state import log_position
 from ..train.communication.identity import image_set_in
@@ -114,9 +114,11 @@ def classify(
     checkpoint = chosen_checkpoint(path)
     loaded = _config_of(checkpoint, with_ranks(overrides, ranks))
     classes = _classes(loaded.run.data)
-    results = loaded.run.system.results  # where all nodes read
-    with TemporaryDirectory(prefix=".images.", dir=results) as folder:
-        scratch = Path(folder)
+    results = Path(loaded.run.system.results)  # where all nodes read
+    with (
+        failing_as(f"{results}: cannot write in it"),
+        partial_beside(results / "images", is_folder=True) as scratch,
+    ):
         _pack(images, scratch)
         data = loaded.run.data.model_copy(
             update={
@@ -167,8 +169,8 @@ def _pack(images: Sequence[Path], scratch: Path) -> None:
 def _score(
     checkpoints: Sequence[Checkpoint], loaded: Sequence[Loaded], launcher: str | None
 ) -> tuple[list[Checkpoint], list[JsonObject], Any]:
-    """Score checkpoints on ranks: as they are held, their counts, and of a single one the array of
-    `Guesses` over all images."""
+    """Score copies of checkpoints on ranks: what was copied, the counts, and of a single one the
+    array of `Guesses` over all images."""
     run = loaded[0].run
     name = pick_launcher(launcher)
     with scratch_folder(loaded[0], "evaluate") as out:
@@ -178,7 +180,7 @@ def _score(
         for number, checkpoint in enumerate(checkpoints):
             config = out / f"config_{number}.yaml"
             write_file(config, loaded[number].to_yaml())
-            copy = held_checkpoint(checkpoint, out / f"{number}.ckpt")
+            copy = copy_of(checkpoint, out / f"{number}.ckpt")
             arguments += [str(config), str(copy.path.absolute())]
             copies.append(copy._replace(path=checkpoint.path))
         command = [sys.executable, "-m", "rn50.train.score", *arguments]
@@ -249,12 +251,16 @@ def _report(
 
 
 def _config_of(checkpoint: Checkpoint, overrides: list[str]) -> Loaded:
-    """The config of a checkpoint's run with overrides."""
-    source = RunFolder(checkpoint.path.parent.parent).config
+    """The config of a checkpoint's run with overrides. A run that has moved has its results where
+    it lies."""
+    folder = checkpoint.path.parent.parent
+    source = RunFolder(folder).config
     if not source.is_file():
         raise UserError(
             f"{source}: the config of the checkpoint's run expected, found none"
         )
+    if words_to_repeat(folder, ("system.results",)):
+        overrides = [f"system.results={json.dumps(str(folder.parent))}", *overrides]
     loaded = load_recorded(source, overrides)
     check_supported(loaded.run)
     return loaded

@@ -251,6 +251,18 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Confusions:
+    """confusions.json: how many images of the evaluation set of each class the weights of a step
+    take for each class."""
+
+    step: int
+    classes: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    """A row a class, a column a guess."""
+    format: Literal[1] = FORMAT
+
+
+@dataclass(frozen=True)
 class Submission:
     """submission.json of a job: its scheduler, its id there, how many runs it has."""
 

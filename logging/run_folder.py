@@ -32,6 +32,8 @@ class RunFolder:
         self.result = path / "result.json"
         self.ranks = path / "ranks.json"
         self.timeline = path / "timeline.json"
+        self.confusions = path / "confusions.json"
+        """`rn50 evaluate --wrong` leaves it."""
         self.stderr = path / "stderr.log"
         self.report = path / "report.html"
         self.interrupted_log = path / "interrupted_0.txt"

@@ -308,7 +308,7 @@ def _facts(subject: Subject) -> list[Fact]:
         result = subject.folder.result
         unit = "images"
         if result and result.ranks:
-            unit = f"on {result.ranks} ranks"
+            unit = f"ranks: {result.ranks}"
         facts.append(Fact("Global batch", f"{batch:,.0f}", unit))
     return facts
 

@@ -27,7 +27,8 @@ from ..logging.places import (
     require,
     results_in,
 )
-from ..logging.records import Environment, Result
+from ..logging.records import Confusions, Environment, Result
+from ..logging.records import read as read_record
 from ..logging.run_folder import JobFolder, RunFolder
 from ..logging.run_time import TIME_KEYS
 from .run_summary import PARAMETER_KEYS, RunSummary, show, summarise
@@ -47,6 +48,7 @@ class RunRecords(NamedTuple):
     metrics: tuple[JsonObject, ...] = ()
     spans: tuple[JsonObject, ...] = ()
     ranks: Mapping[str, Any] = {}
+    confusions: Confusions | None = None
     notes: tuple[str, ...] = ()
     """What could not be read, one line each."""
 
@@ -153,7 +155,9 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     if folder.config is not None:
         target = folder.config.run.eval.target
     if config.parent != path:  # of the first of several runs
-        folder = folder._replace(result=None, metrics=(), spans=(), ranks={})
+        folder = folder._replace(
+            result=None, metrics=(), spans=(), ranks={}, confusions=None
+        )
     logs = []
     notes = [f"{folder.path}: {note}" for note in folder.notes]
     files = results_in(path) if only is None else [only]
@@ -209,6 +213,7 @@ def read_run_records(path: Path) -> RunRecords:
         metrics=metrics,
         spans=_spans(timeline),
         ranks=read(run.ranks, read_json, {}),
+        confusions=read(run.confusions, partial(read_record, record=Confusions), None),
         notes=tuple(notes),
     )
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50.compliance.round import judge_all
+from rn50.compliance.check_log import Check
+from rn50.compliance.round import Round, judge_all
 from rn50.compliance.submission import judge_path
 from rn50.config.load import load
 from rn50.host.finding import ERROR, POLICY
@@ -251,6 +252,7 @@ def test_an_open_run_that_ended_below_its_own_target_is_complete(
     meta("run_stop", "status", "aborted")(run)
     a_run(tmp_path)
     own = ["division=open", "eval.target=0.8", "schedule.length=35 epochs"]
+    own.append("eval.offset=2")  # the log has epochs 3, 7, ... 35
     config = load("smoke", [*own, *changes]).to_yaml()
     (tmp_path / "config.yaml").write_text(config)
     log = write(tmp_path / "result_0.txt", run)
@@ -284,6 +286,15 @@ def round_of(tmp_path: Path) -> Path:
     (top / "bare/results/box/resnet").mkdir(parents=True)
     (top / "nothing").mkdir()
     return top
+
+
+def test_a_round_counts_a_missed_target_apart(tmp_path: Path) -> None:
+    missed = Check(tmp_path, "FAIL", "", "", "", None, (), is_miss=True)
+    entries = Round(tmp_path)
+    entries.add([missed])
+    entries.add([missed._replace(is_miss=False)])
+    assert entries.summary == "2 entries: 1 MISSED, 1 FAIL"
+    assert entries.judge().verdict == "FAIL"
 
 
 def test_a_round_names_entries_without_logs_and_is_summed_up(round_of: Path) -> None:

@@ -217,7 +217,7 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     legend = re.findall(r">(A|base_lr [^<>]*)</text>", "".join(images_of(written)))
     assert sorted(legend[:2]) == ["base_lr 0.1", "base_lr 0.2"]
     assert "A" not in legend
-    colours = re.findall(r'<b style="border-color: (.*?)">', written)
+    colours = re.findall(r'class="hue" style="background: (.*?)">', written)
     of_slow, of_fast, *_ = COLOURS
     assert colours == [of_fast, of_fast, of_slow, of_slow]
     (machine,) = group_by(comparison, "system.name")

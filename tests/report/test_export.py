@@ -20,6 +20,8 @@ from rn50.config.recorded import RUN, words_to_repeat
 from rn50.config.schema import Data
 from rn50.data.dataset import load_table, photo_names
 from rn50.data.recordio import read as read_record
+from rn50.logging.records import Confusions, read
+from rn50.logging.run_folder import RunFolder
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train.checkpoint.file import read_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
@@ -108,7 +110,8 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     again = DRAWN.replace("{", "{seed: 1, ")
     other = packed(tmp_path / "other", again)
     there = (f"data.path={other}", f"data.synthetic={again}")
-    scores = evaluated(rn50, run, *places(run), *there)
+    moved = shutil.copytree(run, tmp_path / "moved")
+    scores = evaluated(rn50, moved, *there)
     assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate.*"))
 
@@ -121,6 +124,10 @@ def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
     scores = evaluated(rn50, run, *places(run), "--wrong", "--csv", table)
     wrong = scores["wrong"]
     assert len(wrong) == scores["total"] - scores["correct"]
+    confusions = read(RunFolder(run).confusions, Confusions)
+    assert confusions is not None
+    assert sum(map(sum, confusions.counts)) == scores["total"]
+    assert np.trace(confusions.counts) == scores["correct"]
     rows = list(csv.DictReader(table.open()))
     assert [row["photo"] for row in rows] == [row["photo"] for row in wrong]
     guesses: dict[str, tuple[str, float]] = {}

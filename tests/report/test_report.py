@@ -148,6 +148,8 @@ def hostile_folder(run_folder: Path) -> Path:
     result = {"status": "failed", "reason": HOSTILE, "next": onward}
     write_json(run_folder / "result.json", result)
     write_json(run_folder / "origins.json", {"seed": HOSTILE})
+    confusions = {"step": 1, "classes": [HOSTILE], "counts": [[-9, 7]]}
+    write_json(run_folder / "confusions.json", confusions)
     return run_folder
 
 
@@ -390,6 +392,22 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     (chart,) = images_of(lr.chart)
     assert ">planned<" in chart
     assert ">as run<" in chart
+
+
+def test_what_it_takes_for_what_is_a_heat_map(run_folder: Path) -> None:
+    assert 'id="confusions"' not in page_of(run_folder)
+    confusions = {"step": 8, "classes": ["cats", "dogs"], "counts": [[3, 1], [0, 6]]}
+    write_json(run_folder / "confusions.json", confusions)
+    section = (
+        page_of(run_folder).partition('id="confusions"')[2].partition("</section>")[0]
+    )
+    shades = re.findall(r"var\((--\w+)\) (\d+)%.*?>(\S+)</td>", section)
+    assert shades == [
+        ("--accent", "39", "3"),
+        ("--bad", "22", "1"),
+        ("--bad", "0", "·"),
+        ("--accent", "45", "6"),
+    ]
 
 
 # --- in a browser ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ FILES = (
     "origins.json",
     "timeline.json",
     "ranks.json",
+    "confusions.json",
 )
 COMMANDS = (
     "runs --json RUN",
@@ -40,7 +41,7 @@ def run(tmp_path: Path) -> Path:
     folder = make_run(tmp_path / "smoke/20261122T125959Z", STOPPED)
     shutil.copy(ROOT / "tests/golden/smoke_result_0.txt", folder / "result_0.txt")
     write(folder / "failure_0.json", Failure(0, "h", "start", 0, "why"))
-    for name in ("origins.json", "timeline.json", "ranks.json"):
+    for name in ("origins.json", "timeline.json", "ranks.json", "confusions.json"):
         (folder / name).write_text("{}")
     return folder
 

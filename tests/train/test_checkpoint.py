@@ -27,7 +27,7 @@ from rn50.train.checkpoint.file import (
 from rn50.train.checkpoint.folder import (
     checkpoints_in,
     chosen_checkpoint,
-    held_checkpoint,
+    copy_of,
     mark_best,
     newest_checkpoint,
     prune,
@@ -370,7 +370,7 @@ def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_held_checkpoint_is_one_whatever_the_run_writes(
+def test_a_copy_is_one_whatever_the_run_writes(
     tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run puts another file in place between metadata and arrays."""
@@ -378,7 +378,7 @@ def test_a_held_checkpoint_is_one_whatever_the_run_writes(
     checkpoint = read_checkpoint(best)
     if not links:
         monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
-    held = held_checkpoint(checkpoint, tmp_path / "held.ckpt")
+    held = copy_of(checkpoint, tmp_path / "held.ckpt")
     write_checkpoint(best, meta(9), {"weight/a": np.zeros(3)})
     assert held.meta.step == 7
     held.load(shapes())

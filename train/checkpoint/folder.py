@@ -141,7 +141,7 @@ def mark_best(path: Path) -> None:
         (partial / BEST).replace(best)
 
 
-def held_checkpoint(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+def copy_of(checkpoint: Checkpoint, path: Path) -> Checkpoint:
     """The file of `checkpoint` under the new name `path`, where a run that trains can neither
     replace nor remove it between its metadata and its arrays. It may be newer than `checkpoint`.
     Raises UserError: it is damaged."""
