@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from ..data.dataset import load_table, photo_names
 from ..data.pack import pack_images
 from ..data.prepare import prepare
 from ..data.survey import PHOTO_SUFFIXES, is_photo
-from ..host.atomic import partial_beside, write_file
+from ..host.atomic import copy_file, partial_beside, write_file
 from ..host.errors import UserError, failing_as
 from ..host.progress import Tracker
 from ..host.reading import JsonObject, read_object
@@ -155,7 +154,7 @@ def _pack(images: Sequence[Path], scratch: Path) -> None:
             raise UserError(f"{image}: an image ({kinds}) expected, by its name")
         with failing_as(f"{image}: an image expected, cannot read"):
             copy = scratch / f"images/val/new/{number:06}_{image.name}"
-            shutil.copyfile(image, copy)
+            copy_file(image, copy)
         originals[str(copy)] = str(image)
     try:
         pack_images(scratch / "images", scratch / "set", processes=1)
