@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,10 @@ def classify(
     loaded = _config_of(checkpoint, with_ranks(overrides, ranks))
     classes = _classes(loaded.run.data)
     results = Path(loaded.run.system.results)  # where all nodes read
-    with (
-        failing_as(f"{results}: cannot write in it"),
-        partial_beside(results / "images", is_folder=True) as scratch,
-    ):
-        _pack(images, scratch)
+    with packed_images(images, results) as folder:
         data = loaded.run.data.model_copy(
             update={
-                "path": str(scratch / "set"),
+                "path": str(folder),
                 "eval_samples": len(images),
                 "shards": None,
                 "synthetic": None,
@@ -130,13 +127,25 @@ def classify(
         run = loaded.run.model_copy(update={"data": data})
         of_images = Loaded(run, loaded.origins)
         _, _, rows = _score([checkpoint], [of_images], launcher)
-        rows = rows[np.argsort(photo_names(scratch / "set/val.rec"))]  # as numbered
+        rows = rows[np.argsort(photo_names(folder / "val.rec"))]  # as numbered
     answers = []
     for image, (shares, numbers) in zip(images, rows, strict=True):
         names = [classes[int(number)] for number in numbers]
         likeliest = dict(zip(names, shares.tolist(), strict=True))
         answers.append({"image": str(image), "classes": likeliest})
     return answers
+
+
+@contextmanager
+def packed_images(images: Sequence[Path], results: Path) -> Iterator[Path]:
+    """The images as the val of a packed set below `results`, which is removed at the end. Raises
+    UserError: one is no image, or `results` cannot be written."""
+    with (
+        failing_as(f"{results}: cannot write in it"),
+        partial_beside(results / "images", is_folder=True) as scratch,
+    ):
+        _pack(images, scratch)
+        yield scratch / "set"
 
 
 def _pack(images: Sequence[Path], scratch: Path) -> None:

@@ -25,6 +25,14 @@ with new_folder(out / "set") as folder:
 from rn50.host.atomic import write_file
 write_file(out / f"result of [some] long {40 * 'name'}.json", "{}")
 """,
+    "launch.evaluation.packed_images": """
+from PIL import Image
+from rn50.launch.evaluation import packed_images
+photo = out / "a.png"
+Image.new("L", (8, 8)).save(photo)
+with packed_images([photo], out):
+    pass
+""",
     "launch.run_files.scratch_folder": """
 from rn50.config.load import load
 from rn50.launch.run_files import scratch_folder
