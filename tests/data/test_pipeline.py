@@ -427,10 +427,10 @@ def test_each_operation_equals_a_numpy_reference(
         flips = sampling.flips(places, SEEDS["flip"])
         batch = source.next()
         for index, (image, pixels) in enumerate(shown(batch, data, images)):
-            wanted = augmented_reference(image, u[index], ranges, tile)
+            expected = augmented_reference(image, u[index], ranges, tile)
             if flips[index]:
-                wanted = wanted[:, ::-1]
-            assert difference(pixels, wanted) < 0.25
+                expected = expected[:, ::-1]
+            assert difference(pixels, expected) < 0.25
 
 
 def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(

@@ -149,11 +149,11 @@ def test_every_row_of_best_is_launched_and_auto_is_no_faster(
     for answer in (*answers[:4], *answers[-4:]):
         settings = settings_of(answer, of_config=True)
         keys = [word for word in settings if not word.startswith("--")]
-        words = [*machine, *keys]
-        run = load(config, words).run
+        overrides = [*machine, *keys]
+        run = load(config, overrides).run
         assert refusals(run) == []
         for algorithm, faster in ((run.comm.algorithm, False), ("auto", None)):
-            again = load(config, [*words, f"comm.algorithm={algorithm}"]).run
+            again = load(config, [*overrides, f"comm.algorithm={algorithm}"]).run
             job = job_of_config(again, mpi=family_here(), epochs=answer.epochs)
             time_s = predict(job).run.total_s
             assert time_s >= answer.run.total_s
