@@ -29,9 +29,9 @@ def train_steps(
 
     Args:
         trainer: one rank after start-up.
-        first: step.
-        last: step.
-        log_every: so many steps.
+        first: the step to begin with.
+        last: the last step to train.
+        log_every: steps from one log point to the next.
     """
     may_begin = trainer.context.stop.may_begin
     comm = trainer.comm
@@ -74,9 +74,9 @@ def zero_gradient_steps(
 
     Args:
         trainer: one rank after start-up.
-        first: step.
-        last: step.
-        log_every: so many steps.
+        first: the step to begin with.
+        last: the last step to train.
+        log_every: steps from one log point to the next.
     """
     may_begin = trainer.context.stop.may_begin
     comm = trainer.comm

@@ -182,8 +182,8 @@ def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
     guessing and learning cannot be told apart, and nothing is refused.
 
     Args:
-        correct: images.
-        total: images.
+        correct: images whose class was guessed.
+        total: all images.
         classes: among which guessing chooses.
         epoch: after which they were counted.
     """

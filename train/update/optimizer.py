@@ -62,12 +62,12 @@ class Tensor(NamedTuple):
 def tensor_of(
     parameter: Any, settings: Optimizer, momentum: NDArray, master: NDArray | None
 ) -> Tensor:
-    """The tensor of a gluon parameter. `momentum`: zeros; `master`: of a float16 weight.
+    """The tensor of a gluon parameter.
 
     Args:
         parameter: a gluon parameter, whose name's ending decides on decay and LARS.
         settings: the optimizer section of the config.
-        momentum: zeros.
+        momentum: an array of zeros, which the updates change.
         master: the float32 copy of a float16 weight.
     """
     rule = settings.rule
