@@ -247,9 +247,10 @@ def log_score(
 
 @log_app.command("rules")
 def log_rules(
-    markdown: Annotated[
-        bool, option("Print the page docs/rules.md.", "--markdown")
-    ] = False,
+    write: Annotated[
+        Path | None,
+        option("Write the page of all rules, docs/rules.md.", metavar="PAGE"),
+    ] = None,
 ) -> None:
     """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
@@ -257,8 +258,8 @@ def log_rules(
     """
     from ..compliance.rules_page import COLUMNS, render_markdown, rows
 
-    if markdown:
-        print(render_markdown(), end="")
+    if write is not None:
+        write_output(write, render_markdown())
     else:
         print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
 

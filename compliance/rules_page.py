@@ -11,7 +11,7 @@ from .rule import BOTH, CONFIG, FOLDER, LOG, Rule, rules_on
 
 _HEAD = """# Rules
 
-Written by `rn50 log rules --markdown`; do not edit.
+Written by `rn50 log rules --write docs/rules.md`; do not edit.
 
 `rn50 log check` applies the rules that judge logs, and to a folder also those that judge folders;
 `rn50 config check` applies the rules that judge configs. Severity *error*:
