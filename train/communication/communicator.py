@@ -99,7 +99,10 @@ class Communicator:
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
         nd.waitall()
-        self.barrier()  # the first to shut down would abort what another row of a torus still sums
+        # The first to shut down would abort what another row of a torus still sums. So all meet,
+        # by a sum in host memory, which Horovod's own thread ends. The end of a sum on a GPU is
+        # told by a thread that another rank's shutdown ends, and a rank would wait for ever.
+        hvd.allreduce_(nd.zeros(1), op=hvd.Sum, name="leave").wait_to_read()
         hvd.shutdown()
         self._connection.leave()
 
