@@ -50,7 +50,7 @@ from .ending import (
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure
 from .host_limits import Cause, read_limits, with_shortages
-from .launch_plan import LaunchPlan, Options, plan_launch
+from .launch_plan import LaunchPlan, Options, describe_length, plan_launch
 from .launchers import mpi_for
 from .nodes_left import on_nodes_left
 from .resume import begin_attempt, close_attempt
@@ -254,7 +254,7 @@ def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     steps = plan.steps
     say(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
-        f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
+        f"{steps.global_batch_size}, {describe_length(steps)} of {steps.steps_per_epoch:g} "
         f"steps, target {run.eval.target}, seed {run.seed}, in {out}"
     )
     say(f"data: {describe_data(run.data, manifest)}")
