@@ -282,23 +282,23 @@ def track(name: str, *, ticks: bool = False) -> Advance:
     return advance
 
 
-def _bar(name: str, words: object, *, ticks: bool) -> Progress:
-    """A bar below what is printed, which it does not wrap, and gone when it is stopped. Its `words`
-    are made anew whenever it is drawn."""
+def _bar(name: str, estimate: Estimate, *, ticks: bool) -> Progress:
+    """A bar below what is printed, which it does not wrap, and gone when it is stopped. The words
+    of its `estimate` are made anew whenever it is drawn."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
+        TextColumn("{task.fields[estimate]}", markup=False),
         console=Console(stderr=True, soft_wrap=True),
         auto_refresh=ticks,
         refresh_per_second=2,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),
     )
-    bar.add_task(printable(name), words=words)
+    bar.add_task(printable(name), estimate=estimate)
     atexit.register(bar.stop)  # after an error too: it hides the cursor
     return bar
 

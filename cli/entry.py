@@ -171,8 +171,8 @@ def _stopped(stop: KeyboardInterrupt) -> int:
     if isinstance(stop, StoppedBySignal):
         _say(stop.ending.line)
     else:
-        again = shlex.join(["rn50", *sys.argv[1:]])
-        _say(Ending(f"stopped by {asked_by(stop)}", None, START_AGAIN, again).line)
+        command = shlex.join(["rn50", *sys.argv[1:]])
+        _say(Ending(f"stopped by {asked_by(stop)}", None, START_AGAIN, command).line)
     return EXIT_STOPPED
 
 
@@ -182,10 +182,12 @@ def _meant(line: str) -> str:
 
     if "did you mean" in line.lower():
         return ""
-    for word in sys.argv[1:]:
-        if word.startswith("-") and "=" not in word:  # an option's name is no path
+    for argument in sys.argv[1:]:
+        if (
+            argument.startswith("-") and "=" not in argument
+        ):  # an option's name is no path
             continue
-        path = Path(word.partition("=")[2] or word)
+        path = Path(argument.partition("=")[2] or argument)
         # neither `log` in "a log" nor the last part of another path
         named = rf"(?<![\w./-]){re.escape(str(path))}(?=[/:,']|$)"
         if re.search(named, line) and (hint := nearest_path(path)):

@@ -87,9 +87,9 @@ def evaluate(
     from ..launch.evaluation import evaluate as score
 
     overrides = [
-        word for word in arguments[1:] if "=" in word and not os.path.lexists(word)
+        entry for entry in arguments[1:] if "=" in entry and not os.path.lexists(entry)
     ]
-    paths = [Path(word) for word in arguments if word not in overrides]
+    paths = [Path(entry) for entry in arguments if entry not in overrides]
     if csv is not None and not wrong:
         raise UserError("--csv needs --wrong")
     if wrong and (image or len(paths) > 1):

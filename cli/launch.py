@@ -115,9 +115,9 @@ def launch(
         with aside(as_json):
             result, _ = run_launch(loaded, track, options)
     except (RunError, StoppedBySignal) as error:
-        left = RunFolder(error.ending.folder or Path()).read_result()
-        if as_json and left:
-            print_json(to_dict(left))
+        left_result = RunFolder(error.ending.folder or Path()).read_result()
+        if as_json and left_result:
+            print_json(to_dict(left_result))
         raise
     if as_json:
         print_json(to_dict(result))

@@ -222,27 +222,27 @@ def log_score(
     from .log_check import check_lines
 
     scores = []
-    wholes = []
+    without_score = []
     paths = [folder for path in folders for folder in log_folders(path)]
     top = folders[0] if len(folders) == 1 else None
     for checks in judge_all(paths, ruleset, official=False, top=top):
-        *logs, whole = checks
+        *logs, overall_check = checks
         if logs:
-            scores.append(score_checks(whole.path, checks))
+            scores.append(score_checks(overall_check.path, checks))
         else:  # an entry without logs, or the round
-            wholes.append(whole)
+            without_score.append(overall_check)
     if as_json:
         _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
         for score in scores:
             _print_score(score)
-    for whole_check in wholes:
-        for line in check_lines(whole_check):
+    for check in without_score:
+        for line in check_lines(check):
             say(line, to=sys.stderr if as_json else None)
     missing = [score for score in scores if score.score_min is None]
-    valid = [is_valid(each.verdict) for each in scores]
-    valid += [is_valid(each.verdict) for each in wholes]
-    exit_bad_if(missing or not all(valid))
+    verdicts = [score.verdict for score in scores]
+    verdicts += [check.verdict for check in without_score]
+    exit_bad_if(missing or not all(map(is_valid, verdicts)))
 
 
 @log_app.command("rules")

@@ -47,8 +47,8 @@ def run_check(
         print("\n\n".join("\n".join(check_lines(check)) for check in ordered))
     if as_json:
         is_log = len(paths) == 1 and not paths[0].is_dir()
-        shown = content[0] if is_log else content
-        print_json(shown, allow_nan=False)
+        printed = content[0] if is_log else content
+        print_json(printed, allow_nan=False)
     return max(codes)
 
 

@@ -175,11 +175,12 @@ class Request:
 
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
-        placed = on_machine(overrides, self.system)
-        run = load(config, placed).run
+        overrides = on_machine(overrides, self.system)
+        run = load(config, overrides).run
         choices = dict(self.choices)
         if self.gpus is not None:  # laid on whole nodes of the machine
-            choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
+            one_node = load(config, [*overrides, "system.nodes=1"])
+            choices["system"] = one_node.run.system
             run = on_system(run, choices["system"], self.gpus)
         refuse(refusals(run))
         return job_of_config(run, mpi=family_here(), **choices)

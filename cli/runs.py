@@ -139,13 +139,13 @@ def runs(
 def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:
     """The rows, each with a status: a job in which no run has begun has none yet. A job that goes
     on although none of its runs does has a row of its own."""
-    shown = {row.job_folder for row in rows if row.status in OPEN}
+    listed_jobs = {row.job_folder for row in rows if row.status in OPEN}
     with_jobs = []
     for row in rows:
         job = row.job_folder
         is_covered = False
-        if job is not None and job not in shown:
-            shown.add(job)
+        if job is not None and job not in listed_jobs:
+            listed_jobs.add(job)
             status, reason = look_at(job, row.scheduler, row.job)
             if status in OPEN or not row.status:
                 with_jobs.append(_row_of_job(job, row, status, reason))

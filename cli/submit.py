@@ -96,7 +96,7 @@ def submit(
         return
     plan, job = jobs.submit(loaded, name, runs, last.folder, texts)
     cancel = plan.scheduler.cancel(job)
-    shown: dict[str, Any] = {
+    content: dict[str, Any] = {
         "job": job,
         "scheduler": name,
         "folder": str(plan.folder),
@@ -108,7 +108,7 @@ def submit(
             say(f"{name} job {job} in {plan.folder} (to stop it: {cancel})")
             if wait:
                 code = _wait(plan, name, job)
-                shown["exit_code"] = code
+                content["exit_code"] = code
     except KeyboardInterrupt as stop:
         log = shlex.quote(str(plan.files.log))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
@@ -116,7 +116,7 @@ def submit(
         raise StoppedBySignal(Ending(reason, plan.folder, advice, cancel)) from None
     finally:
         if as_json:
-            print_json(shown)
+            print_json(content)
     exit_bad_if(code)
 
 

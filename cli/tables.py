@@ -83,8 +83,8 @@ def table_lines(
     """
     columns = []
     for number, texts in enumerate(zip(header, *rows, strict=True)):
-        shown = list(map(printable, texts))
-        columns.append(_Column(shown, number in right, number in free))
+        printable_cells = list(map(printable, texts))
+        columns.append(_Column(printable_cells, number in right, number in free))
     if cells is None or _widths(columns, cells):
         return _block(columns, cells)
     blocks = _split(columns, cells)
@@ -110,9 +110,9 @@ def _widths(columns: Sequence[_Column], cells: int | None) -> list[int]:
 
 def _split(columns: Sequence[_Column], cells: int) -> list[list[_Column]]:
     """The columns in blocks, each behind the first column; empty: hardly one has room beside it."""
-    lead, *left = columns
+    lead, *remaining = columns
     blocks = [[lead]]
-    for column in left:
+    for column in remaining:
         if not _widths([*blocks[-1], column], cells):
             blocks.append([lead])
         blocks[-1].append(column)
@@ -173,10 +173,10 @@ def fold(sentence: str, cells: int) -> list[str]:
     if cell_len(sentence) <= cells:
         return [sentence]
     lines = [""]
-    for word in sentence.split():
-        line = f"{lines[-1]} {word}".lstrip()
+    for piece in sentence.split():
+        line = f"{lines[-1]} {piece}".lstrip()
         if cell_len(line) <= cells or not lines[-1]:
             lines[-1] = line
         else:
-            lines.append(word)
+            lines.append(piece)
     return lines

@@ -97,8 +97,8 @@ class ConfigUnderCheck:
     @property
     def eval_epochs(self) -> list[int]:
         """The epochs that are evaluated before the run's budget of epochs is spent."""
-        most = self.run.limits.epochs or math.inf
-        return [epoch for epoch in self.plan.eval_epochs if epoch <= most]
+        last_epoch = self.run.limits.epochs or math.inf
+        return [epoch for epoch in self.plan.eval_epochs if epoch <= last_epoch]
 
     def absent(self, _key: str) -> bool:
         """A config has a value for every key."""
@@ -187,16 +187,18 @@ def check_config(loaded: Loaded, plan: Plan | None = None) -> ConfigCheck:
     config = ConfigUnderCheck(loaded, plan or build_plan(loaded.run))
     run = config.run
     findings = []
-    for each in RULES:
-        exempt = each.exempt_if_synthetic and not run.data.is_imagenet
-        if exempt or each.optimizer not in (None, config.optimizer):
+    for closed_rule in RULES:
+        exempt = closed_rule.exempt_if_synthetic and not run.data.is_imagenet
+        if exempt or closed_rule.optimizer not in (None, config.optimizer):
             continue
         severity = None
         if run.division == "open":
             # What the rules fix is free there; what fits no division is not.
-            severity = each.open_severity if each.judges == CONFIG else NOTE
-        for violation in each.check(config):
-            findings.append(each.finding(violation, severity))
+            severity = (
+                closed_rule.open_severity if closed_rule.judges == CONFIG else NOTE
+            )
+        for violation in closed_rule.check(config):
+            findings.append(closed_rule.finding(violation, severity))
     choices = len([finding for finding in findings if finding.severity == NOTE])
     if run.division == "closed" and not run.data.is_imagenet:
         findings.append(_another_set(loaded))

@@ -67,12 +67,13 @@ def traces_of(checks: Iterable[Check]) -> list[Trace]:
 
 def _trace(path: Path, run: LoggedRun) -> Trace:
     evaluations = run.timed_evaluations
-    stamps = dict.fromkeys(each.time_ms for each in evaluations if each.time_ms > 0)
-    accuracies = (each.accuracy for each in evaluations)
+    stamps_ms = (evaluation.time_ms for evaluation in evaluations)
+    stamped_ms = dict.fromkeys(stamp for stamp in stamps_ms if stamp > 0)
+    accuracies = (evaluation.accuracy for evaluation in evaluations)
     return Trace(
         path,
-        accuracies=frozenset(each for each in accuracies if each >= _LOWEST),
-        stamps_ms=tuple(stamps)[:_MOST_STAMPS] if run.coarse_ms < COARSE_MS else (),
+        accuracies=frozenset(share for share in accuracies if share >= _LOWEST),
+        stamps_ms=tuple(stamped_ms)[:_MOST_STAMPS] if run.coarse_ms < COARSE_MS else (),
         is_imagenet=run.value("eval_samples") in (None, IMAGENET_EVAL_SAMPLES),
     )
 
@@ -102,12 +103,12 @@ def find_alike(traces: Sequence[Trace]) -> Iterator[Alike]:
 
 def _copied(first: Trace, second: Trace, equal: int, near: int) -> int:
     """How many accuracies of one run the other has, of those `equal` or `near`; 0: chance."""
-    most = min(len(first.accuracies), len(second.accuracies))
+    fewer = min(len(first.accuracies), len(second.accuracies))
     if not first.is_imagenet and not second.is_imagenet:
-        return equal if equal >= max(_FEWEST, most - most // 6) else 0
-    if equal >= max(_FEWEST, most / 3):
+        return equal if equal >= max(_FEWEST, fewer - fewer // 6) else 0
+    if equal >= max(_FEWEST, fewer / 3):
         return equal
-    return near if near >= max(_FEWEST_NEAR, most * _LEAST_NEAR) else 0
+    return near if near >= max(_FEWEST_NEAR, fewer * _LEAST_NEAR) else 0
 
 
 def _shared(traces: Sequence[Trace], within: float) -> Counter[tuple[int, int]]:
@@ -169,10 +170,10 @@ def _of_one_clock(first: Sequence[float], second: Sequence[float]) -> bool:
 def _aligned(first: Iterable[float], second: Iterable[float]) -> int:
     """How many stamps are equal after the best shift, to a millisecond."""
     shifts = sorted(mine - theirs for mine in first for theirs in second)
-    most = begin = 0
+    best_count = begin = 0
     for index, shift in enumerate(shifts):
         # the shifts from begin to index differ by a millisecond at most
         while shift - shifts[begin] > _SAME_MS:
             begin += 1
-        most = max(most, index - begin + 1)
-    return most
+        best_count = max(best_count, index - begin + 1)
+    return best_count

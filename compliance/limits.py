@@ -276,11 +276,11 @@ def cadence_problem(epochs: list[float]) -> str | None:
     if not trained:
         return None
     period = benchmark.EVAL_PERIOD_EPOCHS
-    gaps = {after - before for before, after in pairwise(trained)}
-    odd = [plain(gap) for gap in sorted(gaps) if gap != period]
+    gaps = {later - earlier for earlier, later in pairwise(trained)}
+    other_gaps = [plain(gap) for gap in sorted(gaps) if gap != period]
     parts = []
     if trained[0] > period:
         parts.append(f"the first at epoch {plain(trained[0])}")
-    if odd:
-        parts.append(f"gaps of {', '.join(odd[:6])} epochs")
+    if other_gaps:
+        parts.append(f"gaps of {', '.join(other_gaps[:6])} epochs")
     return " and ".join(parts) or None

@@ -234,11 +234,11 @@ class LoggedRun:
             if not 0 <= evaluation.accuracy <= 1:
                 continue
             epoch = evaluation.epoch
-            before = bisect_right(
+            starts_before = bisect_right(
                 starts, evaluation.order, key=lambda start: start.order
             )
-            if epoch is None and before:
-                epoch = started_epoch(starts[before - 1])
+            if epoch is None and starts_before:
+                epoch = started_epoch(starts[starts_before - 1])
             key = ("line", evaluation.line) if epoch is None else epoch
             curve.setdefault(key, evaluation._replace(epoch=epoch))
         return list(curve.values())
@@ -321,16 +321,16 @@ class LoggedRun:
         events = self.of_keys(*keys, "eval_accuracy")
         started = set()
         done: set[int] = set()
-        whole = 0
+        last_in_row = 0
         trained = {}
         for event in sorted(events, key=lambda event: event.order):
             if event.key == "eval_accuracy":
                 # the last epoch before a gap: one that was skipped ends the row
-                while whole + 1 in done:
-                    whole += 1
+                while last_in_row + 1 in done:
+                    last_in_row += 1
                 reach = len(done)
                 if by_epoch:
-                    reach = whole + (0 in done)
+                    reach = last_in_row + (0 in done)
                 trained[event.order] = Trained(epochs=len(done), reach=reach)
             elif event.key == "block_start":
                 done |= epochs_of(event)
@@ -338,8 +338,8 @@ class LoggedRun:
                 started |= epochs_of(event)
             else:  # epochs from 0 start one lower than they stop in some logs (v2.0 MosaicML)
                 stopped = epochs_of(event)
-                before = {epoch - 1 for epoch in stopped if 0 in started}
-                done |= (stopped & started) or (before & started)
+                from_zero = {epoch - 1 for epoch in stopped if 0 in started}
+                done |= (stopped & started) or (from_zero & started)
         return trained
 
     def epochs_to(self, evaluation: Evaluation) -> float | None:
@@ -348,9 +348,9 @@ class LoggedRun:
         limits: list[float] = []
         if evaluation.epoch is not None and _is_possible(evaluation.epoch):
             limits.append(evaluation.epoch)
-        before = self.trained[evaluation.order].epochs
-        if before or self.all("epoch_start"):
-            limits.append(before)
+        epochs_before = self.trained[evaluation.order].epochs
+        if epochs_before or self.all("epoch_start"):
+            limits.append(epochs_before)
         if not limits:
             return None
         return round(min(limits), 3)
@@ -448,17 +448,17 @@ def _second_run(log: Log) -> Event | None:
         first = log.first(end_key)
         if first is None:
             continue
-        for again in log.all(key)[1:]:
-            ended = first.order < stop_order < again.order
-            apart = (
-                again.order > first.order
-                and abs(again.time_ms - first.time_ms) > SAME_MS
+        for later_start in log.all(key)[1:]:
+            ended = first.order < stop_order < later_start.order
+            is_apart = (
+                later_start.order > first.order
+                and abs(later_start.time_ms - first.time_ms) > SAME_MS
             )
-            if ended or apart:
+            if ended or is_apart:
                 begin = stop_order if ended else first.order
                 index = bisect_right(preamble, begin, key=lambda event: event.order)
-                if index < len(preamble) and preamble[index].order < again.order:
+                if index < len(preamble) and preamble[index].order < later_start.order:
                     return preamble[index]
                 if ended:
-                    return again
+                    return later_start
     return None

@@ -43,7 +43,7 @@ def against(
     why: str = "",
     *,
     line: int | None = None,
-    found: str = "",
+    actual_value: str = "",
     advice: str = "",
     severity: str = "",
 ) -> Finding:
@@ -55,7 +55,7 @@ def against(
         expected: what is right.
         why: the reason, or a hint, at the end of the message.
         line: where it stands; None: the record's own line.
-        found: what is found, alone; empty: `actual`.
+        actual_value: what is found, without a verb; empty: `actual`.
         advice: what to do.
         severity: where it is not the rule's.
     """
@@ -69,7 +69,7 @@ def against(
     return violation(
         message=message,
         expected=expected,
-        found=found or actual,
+        found=actual_value or actual,
         line=line,
         advice=advice,
         severity=severity,
@@ -86,9 +86,9 @@ def only_if(condition: object, severity: str) -> str:
 
 
 class Setting(NamedTuple):
-    """A value and where it stands: `lars_epsilon (line 12)`, `optimizer.epsilon (quick.yaml:3)`."""
+    """A value and its `subject`: `lars_epsilon (line 12)`, `optimizer.epsilon (quick.yaml:3)`."""
 
-    place: str
+    subject: str
     value: Any
     line: int | None = None
 
@@ -98,12 +98,12 @@ class Setting(NamedTuple):
         """That another value was expected; the arguments are those of `against`."""
         value = shown(self.value)
         return against(
-            self.place,
+            self.subject,
             f"is {value}",
             expected,
             why,
             line=self.line,
-            found=value,
+            actual_value=value,
             advice=advice,
             severity=severity,
         )
@@ -236,12 +236,12 @@ def rule(
     severities = (severity, severity) if isinstance(severity, str) else severity
 
     def register(check: Callable[[Any], Violations]) -> Rule:
-        made = Rule(code, name, *severities, source, check, **options)
-        for subject in made.judges.split(", "):
+        new_rule = Rule(code, name, *severities, source, check, **options)
+        for subject in new_rule.judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")
-            _REGISTERED[code, subject] = made
-        return made
+            _REGISTERED[code, subject] = new_rule
+        return new_rule
 
     return register
 

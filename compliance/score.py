@@ -114,7 +114,7 @@ def score_folder(folder: Path, ruleset: str | None = None) -> Score:
 def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
     """Score a folder that has been judged: `judged` has the verdicts on its logs and, last, on
     itself, as `judge_path` gives them."""
-    *checks, whole = judged
+    *checks, folder_check = judged
     ruleset = newest(checks)
     divisions = (check.run.division for check in checks if check.run is not None)
     division = next(filter(None, divisions), None)
@@ -140,8 +140,8 @@ def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
         unread = str(error)
     return Score(
         path=folder,
-        verdict=whole.verdict,
-        cause=whole.cause,
+        verdict=folder_check.verdict,
+        cause=folder_check.cause,
         ruleset=ruleset,
         division=division,
         score_min=score,

@@ -57,7 +57,7 @@ def _explicit_bounds(tensors: int, counts: Sequence[int]) -> list[int]:
             f"sizes that add up to the network's {tensors} tensors expected, "
             f"found {'+'.join(map(str, counts))} = {sum(counts)}"
         )
-    return [tensors - taken for taken in accumulate(counts)]
+    return [tensors - grouped for grouped in accumulate(counts)]
 
 
 def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
@@ -74,14 +74,14 @@ def _bounds_by_share(sizes: Sequence[int], shares: Iterable[int]) -> list[int]:
     """Each group but the last takes one of so many parts of what is left."""
     bounds = []
     index = len(sizes)
-    left = sum(sizes)
+    remaining = sum(sizes)
     for parts in shares:
         filled = 0
-        while index and filled * parts < left:
+        while index and filled * parts < remaining:
             index -= 1
             filled += sizes[index]
         bounds.append(index)
-        left -= filled
+        remaining -= filled
     return [*bounds, 0]
 
 

@@ -131,10 +131,10 @@ class Plan:
             return round(duration.value / 100 * (total_steps or 0))
         if len(self.segments) == 1:
             return round(duration.value * self.steps_per_epoch)
-        whole = math.floor(duration.value)
-        start = self.epoch_end_step(whole)
-        steps = self.epoch_end_step(whole + 1) - start
-        return start + round((duration.value - whole) * steps)
+        full_epochs = math.floor(duration.value)
+        start = self.epoch_end_step(full_epochs)
+        steps = self.epoch_end_step(full_epochs + 1) - start
+        return start + round((duration.value - full_epochs) * steps)
 
 
 def momentum_for_batch(

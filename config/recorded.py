@@ -44,8 +44,8 @@ def load_recorded(
     layers = read_layers(source, within=source.parent)
     leaves = merge([*layers, *parse_overrides(overrides)])
     problems = [
-        f"{problem}; if it is yours, add {shlex.quote(word)}"
-        for problem, word in _refused(leaves, source, keys)
+        f"{problem}; if it is yours, add {shlex.quote(override)}"
+        for problem, override in _refused(leaves, source, keys)
     ]
     if problems:
         raise UserError(*problems)
@@ -85,7 +85,7 @@ def words_to_repeat(
         leaves = {key: Leaf(value, origin) for key, value, _ in loaded.leaves()}
     with suppress(UserError):  # such as: there is no config
         leaves = merge(read_layers(source, within=folder))
-    return [word for _, word in _refused(leaves, source, keys)]
+    return [override for _, override in _refused(leaves, source, keys)]
 
 
 def _refused(
@@ -112,12 +112,12 @@ def leads_out(path: str, folder: Path) -> bool:
     in the latter (of a container's image: datasets, results)?"""
     if "\0" in path:
         return False
-    there = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path))
     home = Path.cwd()
-    places = [folder, home]
+    allowed_folders = [folder, home]
     if home != folder.resolve():
-        places += [path for path in home.iterdir() if path.is_symlink()]
-    return not any(map(there.is_relative_to, map(os.path.realpath, places)))
+        allowed_folders += [path for path in home.iterdir() if path.is_symlink()]
+    return not any(map(target.is_relative_to, map(os.path.realpath, allowed_folders)))
 
 
 def _holds_run(results: str, folder: Path) -> bool:

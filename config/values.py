@@ -121,9 +121,9 @@ def _check_range(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-def _text(form: str, pattern: str, most: int = 400) -> Form:
+def _text(form: str, pattern: str, most_characters: int = 400) -> Form:
     def read(value: Any) -> str | None:
-        if not isinstance(value, str) or len(value) > most:
+        if not isinstance(value, str) or len(value) > most_characters:
             return None
         if value.isprintable() and re.fullmatch(pattern, value, re.ASCII):
             return value
@@ -154,7 +154,7 @@ class Measure(Form):
         measured = float(super().check(value))
         if self.low <= measured <= self.high:
             return measured
-        raise ValueError(self.text + self._cure(measured))
+        raise ValueError(self.description + self._cure(measured))
 
     def _cure(self, measured: float) -> str:
         fitting = {}

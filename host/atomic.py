@@ -165,7 +165,7 @@ def _is_dead(path: Path, descriptor: int, token: str, new: Path | None) -> bool:
             pass
     if new is None:
         return False
-    changed_s = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    changed_s = max(entry.lstat().st_mtime for entry in (path, *path.rglob("*")))
     stale_s = _FOLDER_STALE_S if path.is_dir() else _FILE_STALE_S
     return new.stat().st_mtime - changed_s > stale_s
 

@@ -69,12 +69,12 @@ class Answer(NamedTuple):
     def said(self, line: str = "", folder: Path | None = None) -> str:
         """One `line` of its words, or all on one. Where that is not everything, the file that has
         it is named behind: in `folder`, or among the temporary ones."""
-        whole = "\n".join(filter(None, (self.out.strip(), self.err.strip())))
-        shown = _on_one_line(line or self.err.strip() or self.out)[:_SHOWN_CHARACTERS]
+        output = "\n".join(filter(None, (self.out.strip(), self.err.strip())))
+        excerpt = _on_one_line(line or self.err.strip() or self.out)[:_SHOWN_CHARACTERS]
         with suppress(OSError):
-            if _on_one_line(whole) != shown:
-                shown += f" (all of it: {_keep(self.program, whole, folder)})"
-        return shown or "nothing"
+            if _on_one_line(output) != excerpt:
+                excerpt += f" (all of it: {_keep(self.program, output, folder)})"
+        return excerpt or "nothing"
 
 
 def _on_one_line(output: str) -> str:
@@ -183,7 +183,7 @@ def _wait(
     import selectors
 
     begun_s = time.monotonic()
-    told = threading.current_thread() is not threading.main_thread()
+    is_announced = threading.current_thread() is not threading.main_thread()
     try:
         with selectors.DefaultSelector() as streams:
             for stream in printed:
@@ -192,8 +192,8 @@ def _wait(
                 waited_s = time.monotonic() - begun_s
                 if waited_s > limit_s:
                     raise NoAnswer(f"{program}: no answer in {limit_s:g} s")
-                if waited_s > _TELL_AFTER_S and not told:
-                    told = True
+                if waited_s > _TELL_AFTER_S and not is_announced:
+                    is_announced = True
                     with suppress(OSError):  # such as a closed terminal
                         line = f"rn50: waiting for {program}, up to {limit_s:g} s"
                         say(line, to=sys.stderr)

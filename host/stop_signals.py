@@ -14,10 +14,10 @@ def command_stop_signals() -> tuple[signal.Signals, ...]:
     """The signals that end a command in order: also those of a terminal that is closed and of its
     keys, unless `nohup` or a shell's background has them ignored."""
     more = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2)
-    taken = (
+    obeyed = (
         number for number in more if signal.getsignal(number) is not signal.SIG_IGN
     )
-    return (*STOP_SIGNALS, *taken)
+    return (*STOP_SIGNALS, *obeyed)
 
 
 class StopSignals:

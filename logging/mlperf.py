@@ -171,27 +171,28 @@ class MLPerfLog:
             self._write(CLOCK_JUMP, by_s)
 
     def block_start(
-        self, first_epoch: int, epochs: int, begun: Moment | None = None
+        self, first_epoch: int, epochs: int, start: Moment | None = None
     ) -> None:
+        """Epochs with one batch begin; `start`: when the device was done with those before."""
         self._write(
             key.BLOCK_START,
-            moment=begun,
+            moment=start,
             first_epoch_num=first_epoch,
             epoch_count=epochs,
         )
 
-    def batch_change(self, epoch: int, global_batch_size: int, begun: Moment) -> None:
+    def batch_change(self, epoch: int, global_batch_size: int, start: Moment) -> None:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
         self._write(
-            "global_batch_size_change", global_batch_size, begun, epoch_num=epoch
+            "global_batch_size_change", global_batch_size, start, epoch_num=epoch
         )
 
-    def epoch_start(self, epoch: int, begun: Moment | None = None) -> None:
-        """`begun`: when the device was done with the steps before."""
-        self._write(key.EPOCH_START, moment=begun, epoch_num=epoch)
+    def epoch_start(self, epoch: int, start: Moment | None = None) -> None:
+        """An epoch begins; `start`: when the device was done with the steps before."""
+        self._write(key.EPOCH_START, moment=start, epoch_num=epoch)
 
     def epoch_stop(self, epoch: int, done: Moment | None = None) -> None:
-        """`done`: when the device had done the epoch's last step."""
+        """An epoch ends; `done`: when the device had done its last step."""
         self._write(key.EPOCH_STOP, moment=done, epoch_num=epoch)
 
     def save_start(self, step: int, done: Moment) -> None:

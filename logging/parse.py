@@ -214,18 +214,20 @@ class _Reader:
     def _line(self, raw: bytes, start: int, *, ended: bool) -> None:
         """Read the records of a line, of which the first has its token at `start`; `ended`: by a
         newline. A carriage return ends what two records are joined in."""
-        whole = 0
+        whole_records = 0
         while start != -1:
             following = raw.find(_TOKEN, start + 1)
             end = following if following != -1 else len(raw)
             returned = raw.find(b"\r", start, end)
             stop = end if returned == -1 else returned
-            whole += self._record(raw[start:stop], closed=ended or stop < len(raw))
+            whole_records += self._record(
+                raw[start:stop], closed=ended or stop < len(raw)
+            )
             if returned != -1 or following == -1:
-                if whole > 1:
+                if whole_records > 1:
                     count, first = self.log.joined
                     self.log.joined = count + 1, first or self.log.lines
-                whole = 0
+                whole_records = 0
             start = following
 
     def _record(self, raw: bytes, *, closed: bool) -> bool:
@@ -353,8 +355,8 @@ class _Reader:
         self.records += 1
         odd_keys = self.log.odd_keys
         is_read = self.keys is None or key in self.keys
-        odd = PLAIN_KEY.fullmatch(key) is None and len(odd_keys) < MOST_ODD_KEYS
-        if not is_read and not odd and dialect in self.first:
+        is_odd = PLAIN_KEY.fullmatch(key) is None and len(odd_keys) < MOST_ODD_KEYS
+        if not is_read and not is_odd and dialect in self.first:
             return
         metadata = content.get("metadata")
         event = Event(
@@ -366,7 +368,7 @@ class _Reader:
             order=self.records,
         )
         self.first.setdefault(dialect, event)
-        if odd:
+        if is_odd:
             odd_keys.setdefault(key, event)
         if is_read:
             self.events[dialect].append(event)

@@ -45,7 +45,7 @@ def _below(path: Path) -> list[Path]:
     without = []
     empty = []
     for name, folders, files in os.walk(path):
-        folders[:] = [each for each in folders if not each.startswith(".")]
+        folders[:] = [below for below in folders if not below.startswith(".")]
         folder = Path(name)
         if results_in(folder):
             with_logs.append(folder)
@@ -54,7 +54,7 @@ def _below(path: Path) -> list[Path]:
         elif not folders and not files:
             empty.append(folder)
     # a job of ours may not have got so far
-    without = [each for each in without if not JobFolder(job_of(each) or each).runs]
+    without = [entry for entry in without if not JobFolder(job_of(entry) or entry).runs]
     jobs = filter(None, map(job_of, (*with_logs, *without)))
     if not all(JobFolder(job).runs for job in jobs):
         without += empty  # where others have packages

@@ -89,7 +89,7 @@ class RunTime(NamedTuple):
         for intervals in parts:
             counted += intervals
             covered.append(covered_s(counted, 0.0, run_s))
-        shares_s = [after - before for before, after in pairwise(covered)]
+        shares_s = [next_sum_s - sum_s for sum_s, next_sum_s in pairwise(covered)]
         return Shares(*reversed(shares_s), run_s - covered[-1])  # type: ignore[call-arg]
 
     @staticmethod

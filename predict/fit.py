@@ -90,13 +90,13 @@ def _through_points(machine: Machine, compute: Compute) -> Machine:
     machine = _through(machine, compute, alone)
     # what waits beside computation hardly depends on it: a contraction
     for _ in range(_ROUNDS):
-        before = alone
+        previous = alone
         alone = []
         for point in compute.points:
             beside_s = _step_s(machine, point) - machine.compute_s(point.batch)
             alone.append(max(_LEAST_S, point.step_s - beside_s))
         machine = _through(machine, compute, alone)
-        if np.abs(np.subtract(alone, before)).max() < _CLOSE_S:
+        if np.abs(np.subtract(alone, previous)).max() < _CLOSE_S:
             break
     if not 0 < machine.exponent < _MOST_EXPONENT:
         raise UserError(

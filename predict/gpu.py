@@ -92,14 +92,14 @@ def beyond_memory(key: str, batch: int, system: System, precision: str) -> str |
     performance = system.performance
     if performance is None or performance.memory_bytes is None:
         return None
-    most = largest_batch(performance.memory_bytes, precision)
-    if batch <= most:
+    most_images = largest_batch(performance.memory_bytes, precision)
+    if batch <= most_images:
         return None
     needed_bytes = memory_bytes(batch, precision)
     return (
-        f"{key}: at most about {most} images in the {performance.memory_bytes / 2**30:.0f} GiB of "
-        f"{system.accelerator} expected, found {batch}, which need about "
-        f"{needed_bytes / 2**30:.1f} GiB"
+        f"{key}: at most about {most_images} images in the "
+        f"{performance.memory_bytes / 2**30:.0f} GiB of {system.accelerator} expected, found "
+        f"{batch}, which need about {needed_bytes / 2**30:.1f} GiB"
     )
 
 

@@ -184,11 +184,11 @@ def backward_fraction() -> float:
 def ready_shares() -> tuple[float, ...]:
     """Share of backward done when the gradients of each layer are there, first layer first."""
     costs = backward_costs()
-    whole = math.fsum(costs)
+    total = math.fsum(costs)
     done = 0.0
     shares = []
     for cost in reversed(costs):
-        done += cost / whole
+        done += cost / total
         shares.append(min(done, 1.0))
     return tuple(reversed(shares))
 
@@ -199,16 +199,16 @@ def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
     model is set aside and goes last, as one group (Fujitsu's rule and the trainer's)."""
     tensors = resnet50()[1]
     sizes = [tensor.gradient_bytes(precision) for tensor in tensors]
-    apart: set[Tensor] = set()
+    batch_norms: set[Tensor] = set()
     if precision == "fp16":
-        apart = {tensor for tensor in tensors if tensor.is_batch_norm}
+        batch_norms = {tensor for tensor in tensors if tensor.is_batch_norm}
     groups = []
     for numbers in gradient_groups(rule, sizes):
-        together = {tensors[number] for number in numbers} - apart
+        together = {tensors[number] for number in numbers} - batch_norms
         if together:
             groups.append(_group(together, precision))
-    if apart:
-        groups.append(_group(apart, precision))
+    if batch_norms:
+        groups.append(_group(batch_norms, precision))
     return tuple(groups)
 
 

@@ -373,14 +373,14 @@ NETWORK = {
 
 def check_network(run: Run, source: str) -> None:
     """Raises UserError, named by `source`, where `run` trains no ResNet-50 v1.5 at 224 px."""
-    others = []
+    differences = []
     for key, expected in NETWORK.items():
         value = attrgetter(key)(run)
         if value != expected:
-            others.append(f"{key} {value} (not {expected})")
-    if others:
+            differences.append(f"{key} {value} (not {expected})")
+    if differences:
         raise UserError(
-            f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(others)}"
+            f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(differences)}"
         )
 
 
@@ -395,8 +395,8 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
             f"--gpus: a multiple of {per_node} (a node) expected, found {ranks}"
         )
     nodes = {"nodes": ranks // per_node, "ranks_per_node": per_node}
-    placed = system.model_copy(update=nodes)
-    return run.model_copy(update={"system": placed})
+    resized = system.model_copy(update=nodes)
+    return run.model_copy(update={"system": resized})
 
 
 def precision_of(run: Run, system: System) -> str:

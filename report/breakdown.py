@@ -82,13 +82,13 @@ def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
 
 
 class RankRow(NamedTuple):
-    """A figure over all ranks: the least, the middle, the most; `at`: which rank has the most."""
+    """A figure over all ranks: the lowest, the median and the highest, and which rank has that."""
 
     name: str
-    least: str
-    middle: str
-    most: str
-    at: str
+    lowest: str
+    median: str
+    highest: str
+    highest_rank: str
 
 
 _FIGURES = (
@@ -122,10 +122,10 @@ def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
         rows.append(
             RankRow(
                 name=name,
-                least=amount(min(values), unit),
-                middle=amount(median(values), unit),
-                most=amount(max(values), unit),
-                at=f"rank {worst} on {show(hosts[worst])}",
+                lowest=amount(min(values), unit),
+                median=amount(median(values), unit),
+                highest=amount(max(values), unit),
+                highest_rank=f"rank {worst} on {show(hosts[worst])}",
             )
         )
     return rows

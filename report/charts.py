@@ -115,13 +115,13 @@ def _matplotlib() -> Any:
     assert package is not None
     assert package.origin is not None
     os.environ["MPLBACKEND"] = "agg"
-    here = os.open(".", os.O_RDONLY)
+    working_folder = os.open(".", os.O_RDONLY)
     try:
         os.chdir(Path(package.origin).with_name("mpl-data"))
         return import_module("matplotlib")
     finally:
-        os.fchdir(here)
-        os.close(here)
+        os.fchdir(working_folder)
+        os.close(working_folder)
 
 
 def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
@@ -309,8 +309,8 @@ def _name_ends(
     if not ends:
         return
     scale = axes.xaxis.get_transform()
-    left, right = scale.transform(axes.get_xlim())
-    rightmost = left + (right - left) / (1 - share)
+    x_min, x_max = scale.transform(axes.get_xlim())
+    rightmost = x_min + (x_max - x_min) / (1 - share)
     axes.set_xlim(right=scale.inverted().transform([rightmost])[0])
     axes.autoscale_view(scalex=False)
     to_axes = axes.transScale + axes.transLimits

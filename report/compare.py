@@ -144,23 +144,23 @@ class Comparison(NamedTuple):
             for column in self.columns
             if column.group == PARAMETERS and column.key != "seed"
         }
-        shown = []
+        columns = []
         for column in self.columns:
             of_one_run = len(self.subjects) == 1 and column.group == RESULTS
             is_logged = column.key == "name" or column.cells in logged
             if (column.differs or of_one_run) and not (
                 column.group == CONFIG and is_logged
             ):
-                shown.append(column)
-        return tuple(shown)
+                columns.append(column)
+        return tuple(columns)
 
     @property
     def shared(self) -> tuple[tuple[str, str], ...]:
         """Title and value of what is the same in all that have it, but for values of configs."""
-        shown = self.table
+        table = self.table
         shared = []
         for column in self.columns:
-            if column.group != CONFIG and column not in shown:
+            if column.group != CONFIG and column not in table:
                 cells = filter(MISSING.__ne__, column.cells)
                 shared.append((column.title, next(cells)))
         return tuple(shared)
@@ -186,9 +186,9 @@ class Comparison(NamedTuple):
 
 def letter(index: int) -> str:
     """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
-    before, last = divmod(index, len(string.ascii_uppercase))
+    letters_before, last = divmod(index, len(string.ascii_uppercase))
     name = string.ascii_uppercase[last]
-    return letter(before - 1) + name if before else name
+    return letter(letters_before - 1) + name if letters_before else name
 
 
 def name_of(subject: Subject) -> str:
@@ -213,8 +213,8 @@ def read_all(paths: Iterable[Path], *, bare: bool = False) -> list[Subject]:
         if bare:
             with_logs = of_path
         first = with_logs[0]
-        dropped = [each for each in of_path if each not in with_logs]
-        notes = [note for each in (*dropped, first) for note in each.notes]
+        dropped = [subject for subject in of_path if subject not in with_logs]
+        notes = [note for subject in (*dropped, first) for note in subject.notes]
         subjects += [first._replace(notes=tuple(notes)), *with_logs[1:]]
     return subjects
 
@@ -303,11 +303,11 @@ def _result_columns(
     counts = [machine and machine[1] for machine in machines]
     columns.append(_column("accelerators", "accelerators", counts, ",.0f"))
     rates = [_median(subject, "images_per_s") for subject in subjects]
-    each = [
+    rates_each = [
         rate / count if rate and count else None
         for rate, count in zip(rates, counts, strict=True)
     ]
-    columns.append(_column("images_per_s_each", "images/s each", each, ",.1f"))
+    columns.append(_column("images_per_s_each", "images/s each", rates_each, ",.1f"))
     records = [subject.folder.result for subject in subjects]
     mfus = [record.mfu if record else None for record in records]
     columns.append(_column("mfu", "MFU", mfus, ".4f"))

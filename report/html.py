@@ -293,12 +293,12 @@ def _facts(subject: Subject) -> list[Fact]:
         return []
     facts = [_time(runs)]
     reached = [run.reached for run in runs if run.reached]
-    shown = reached[0] if reached else runs[0].best
-    if shown is not None:
+    evaluation = reached[0] if reached else runs[0].best
+    if evaluation is not None:
         note = f"target {runs[0].target:g}"
-        if shown.epoch is not None:
-            note += f", epoch {shown.epoch:g}"
-        facts.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
+        if evaluation.epoch is not None:
+            note += f", epoch {evaluation.epoch:g}"
+        facts.append(Fact("Top-1", f"{evaluation.accuracy:.4f}", note))
     rate = median_of(run.images_per_s for run in runs)
     if rate is not None:
         per_s = amount(rate, "images/s")

@@ -108,9 +108,9 @@ def summarise(run: LoggedRun, target: float) -> RunSummary:
     """What one log says of its first run; `target`: the accuracy that it was to reach."""
     stop_order = run.stop.order if run.stop else math.inf
     at_target = (
-        each
-        for each in run.curve
-        if each.order < stop_order and each.accuracy >= target
+        evaluation
+        for evaluation in run.curve
+        if evaluation.order < stop_order and evaluation.accuracy >= target
     )
     return RunSummary(
         submission={
@@ -138,10 +138,10 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
             value = json.dumps(value, default=str)
         except (ValueError, RecursionError):
             value = f"({type(value).__name__} that cannot be shown)"
-    shown = printable(value[: at_most + 1])
-    if len(shown) > at_most:
-        shown = f"{shown[: at_most - 1]}…"
-    return shown
+    printed = printable(value[: at_most + 1])
+    if len(printed) > at_most:
+        printed = f"{printed[: at_most - 1]}…"
+    return printed
 
 
 def amount(value: float | None, unit: str = "") -> str:

@@ -19,7 +19,7 @@ _BY_NAME = {rule.name: rule for rule in RULES}
 @cache
 def checked_keys() -> frozenset[str]:
     """The keys of records that a rule reads: what the parser has to keep."""
-    return READ_KEYS.union(*(each.keys for each in RULES))
+    return READ_KEYS.union(*(log_rule.keys for log_rule in RULES))
 
 
 def apply(run: LoggedRun) -> list[Finding]:

@@ -100,7 +100,9 @@ def clock_steady(run: LoggedRun) -> Violations:
         early_ms = 0.0
     by_ms, worst = _largest_step(stamped)
     if run.duplicate_writers < 2:
-        steps = (before.time_ms - after.time_ms for before, after in pairwise(stamped))
+        steps = (
+            earlier.time_ms - later.time_ms for earlier, later in pairwise(stamped)
+        )
         by_ms = sum(step for step in steps if step > 0)
     elif by_ms < SAME_MS:
         return  # copied-records says it

@@ -314,25 +314,29 @@ def accuracies_are_counts(run: LoggedRun) -> Violations:
     over 51,200 are a note), and three or more are not all over a small part of them."""
     evaluations = _fractions(run)
     accuracies = [evaluation.accuracy for evaluation in evaluations]
-    most = benchmark.IMAGENET_EVAL_SAMPLES
-    padded = all(_off(each, _PADDED_IMAGES) < _FLOAT32_IMAGES for each in accuracies)
+    samples = benchmark.IMAGENET_EVAL_SAMPLES
+    padded = all(
+        _off(accuracy, _PADDED_IMAGES) < _FLOAT32_IMAGES for accuracy in accuracies
+    )
     for evaluation in evaluations:
-        if _off(evaluation.accuracy, most) > _SUMMED_IMAGES:
+        if _off(evaluation.accuracy, samples) > _SUMMED_IMAGES:
             strict = run.at_least("1.0.0") and not padded
             yield against(
                 f"eval_accuracy (line {evaluation.line})",
                 f"is {plain(evaluation.accuracy)}",
-                f"a count over {most:,} images",
+                f"a count over {samples:,} images",
                 line=evaluation.line,
                 severity=only_if(strict, POLICY),
             )
             return
-    images = most // math.gcd(most, *(round(each * most) for each in accuracies))
-    if len(evaluations) >= 3 and images <= _FEW * most:
+    images = samples // math.gcd(
+        samples, *(round(accuracy * samples) for accuracy in accuracies)
+    )
+    if len(evaluations) >= 3 and images <= _FEW * samples:
         yield against(
             "accuracies:",
             f"all {len(evaluations)} are counts over {images:,} images",
-            f"counts over {most:,}",
+            f"counts over {samples:,}",
             line=evaluations[-1].line,
         )
 
@@ -358,6 +362,6 @@ def likely_accuracies(run: LoggedRun) -> Violations:
         early = evaluation.epoch is not None and evaluation.epoch <= _EARLY_EPOCH
         if early and evaluation.accuracy > _EARLY_ACCURACY:
             subject = f"{plain(evaluation.accuracy)} (line {evaluation.line})"
-            most = f"at most {_EARLY_ACCURACY}"
-            yield against(subject, f"at {_at(evaluation)}", most, line=evaluation.line)
+            limit = f"at most {_EARLY_ACCURACY}"
+            yield against(subject, f"at {_at(evaluation)}", limit, line=evaluation.line)
             return

@@ -214,10 +214,10 @@ def evaluated_once(run: LoggedRun) -> Violations:
     if len({epoch for epoch, _ in evaluations}) < 2:
         return
     for epoch, event in evaluations:
-        before = first.setdefault(epoch, event)
-        apart_ms = abs(event.time_ms - before.time_ms)
-        if event.value != before.value and apart_ms > SAME_MS:
-            actual = f"is {shown(event.value)}, after {shown(before.value)} in line {before.line}"
+        earlier = first.setdefault(epoch, event)
+        apart_ms = abs(event.time_ms - earlier.time_ms)
+        if event.value != earlier.value and apart_ms > SAME_MS:
+            actual = f"is {shown(event.value)}, after {shown(earlier.value)} in line {earlier.line}"
             expected = f"one evaluation of epoch {plain(epoch)}"
             why = "the first evaluation of an epoch counts"
             yield against(event, actual, expected, why)
