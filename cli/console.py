@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _BAR_EVERY_S = 0.2
 _LINE_EVERY_S = 10.0
 _LINE_EVERY = 0.05
-"""Of the time so far: a search of a day prints some hundred lines, not 8,640."""
+"""A share of the time so far: a search of a day prints some hundred lines, not 8,640."""
 
 TYPER_OPTIONS: JsonObject = {
     "cls": Group,

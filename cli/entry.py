@@ -1,4 +1,4 @@
-"""Where `rn50` begins, and how the errors of every command are printed."""
+"""The entry of `rn50`, and how the errors of every command are printed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def main() -> None:
 
 
 _CHANGED_BY = ("PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS")
-"""Without docstrings there is no help; a prompt or a warning is no end of a command."""
+"""Variables of Python under which a command would do otherwise: without docstrings there is no
+help; a prompt or a warning is no end of a command."""
 
 
 def _speak_utf8() -> None:

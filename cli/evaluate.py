@@ -36,7 +36,7 @@ _COLUMNS = ("photo", "class", "guess", "probability")
 _MOST_LISTED = 40
 """Rows of wrong photos, or of pairs of classes, on a terminal."""
 _MOST_CLASSES = 30
-"""Of a table of what was taken for what."""
+"""The most classes for which the table of what was taken for what is shown."""
 Pairs = Counter[tuple[str, str]]
 """How many photos there are of each class and guess."""
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."

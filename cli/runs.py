@@ -22,7 +22,7 @@ RESULTS = Path("results")
 _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
-"""Between two questions to a scheduler, which has many who ask."""
+"""The time between two questions to a scheduler, which has many who ask."""
 Cell = Callable[[RunRow], str]
 Look = Callable[[Path, str | None, str | None], tuple[str, str]]
 """launch/submit.py's look_at at a job: its folder, scheduler and id give its status and why."""
@@ -50,7 +50,7 @@ _COLUMNS: dict[str, Cell] = {
     "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
     "ranks": lambda row: _figure(row.ranks, "d"),
 }
-"""In the order in which a narrow terminal shows them, block below block."""
+"""The columns in the order in which a narrow terminal shows them, block below block."""
 
 
 def _progress(row: RunRow) -> str:

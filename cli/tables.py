@@ -18,11 +18,11 @@ from rich.cells import cell_len
 from ..host.finding import printable
 
 _LEAST_CELLS = 20
-"""Of a terminal; COLUMNS may say anything."""
+"""The narrowest terminal that is believed; COLUMNS may say anything."""
 _LEAST_FOLDED = 16
 """Width of a column of sentences."""
 _LEAST_COLUMNS = 2.5
-"""Of a block, in the mean; else a row is rather a list."""
+"""The fewest columns that blocks have in the mean; else a row is rather a list."""
 
 
 class _Column(NamedTuple):

@@ -12,7 +12,7 @@ from .tables import definition, fold, line_cells
 
 _CONTEXT = TyperGroup.context_class
 _MOST_CELLS = 100
-"""Of a line of prose."""
+"""The longest line of prose, in cells of a terminal."""
 
 
 class Help(_CONTEXT.formatter_class):  # type: ignore[misc,name-defined]

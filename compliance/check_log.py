@@ -120,7 +120,7 @@ class Check(NamedTuple):
         return is_valid(self.round_verdict or self.verdict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `rn50 log check --json` prints it."""
+        """The check as `rn50 log check --json` prints it."""
         official = self.official
         return {
             "kind": self.kind,

@@ -172,7 +172,7 @@ class ConfigCheck(NamedTuple):
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> JsonObject:
-        """As `rn50 config check --json` prints it."""
+        """The check as `rn50 config check --json` prints it."""
         return self._asdict() | {
             "findings": [finding._asdict() for finding in self.findings]
         }

@@ -33,7 +33,7 @@ COARSE_MS = 10
 with stamps in units of 50 ms have equal ones (v1.0 Shampoo). With 20 ms none had."""
 _MOST_STAMPS = 60
 _MOST_CLOCKED = 20
-"""Of so many runs all clocks are compared; of more, those with two equal intervals."""
+"""The clocks of so many runs are all compared; of more, those with two equal intervals."""
 
 
 class Trace(NamedTuple):

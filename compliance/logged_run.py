@@ -432,13 +432,13 @@ def as_setting(event: Event) -> Setting:
 
 
 def reaches_target(accuracy: float) -> bool:
-    """In [0.759, 1.0), the number as logged."""
+    """Whether the number, as logged, lies in [0.759, 1.0)."""
     return benchmark.TARGET_ACCURACY <= accuracy < benchmark.HIGHEST_ACCURACY
 
 
 def _second_run(log: Log) -> Event | None:
-    """Where another run begins: its preamble, `init_start` or `run_start`, after the first one has
-    begun (an `init_start`: after the first `init_stop`)."""
+    """The record with which another run begins: its preamble, `init_start` or `run_start`, after
+    the first one has begun (an `init_start`: after the first `init_stop`)."""
     stop_order = next((stop.order for stop in log.all("run_stop")), math.inf)
     preamble = sorted(
         (event for key in _PREAMBLE for event in log.all(key)),

@@ -75,7 +75,7 @@ class Verdict(NamedTuple):
 
     @property
     def word(self) -> str:
-        """As the tool says it."""
+        """The outcome as the tool says it."""
         return "PASS" if self.passed else "FAIL"
 
 

@@ -28,7 +28,7 @@ class Round:
         self.words: list[str] = []
         """The verdicts as people read them."""
         self._traces: dict[Path, list[Trace]] = {}
-        """Of each submission; one run of ours, which its seed repeats, is none."""
+        """The traces of each submission; one run of ours, which its seed repeats, is none."""
 
     def add(self, checks: Sequence[Check]) -> None:
         """Add the judgement on an entry."""

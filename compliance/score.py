@@ -74,7 +74,7 @@ class Score(NamedTuple):
         return notes
 
     def to_dict(self) -> JsonObject:
-        """As `rn50 log score --json` prints it."""
+        """The score as `rn50 log score --json` prints it."""
         return self._asdict() | {
             "path": str(self.path),
             "rcp": self.rcp and _rcp_dict(self.rcp),

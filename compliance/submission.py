@@ -67,7 +67,7 @@ class Submission:
     checks: tuple[Check, ...]
     system: JsonObject | None
     system_path: Path | None
-    """Where a system description belongs, if the folder lies in a submission package."""
+    """The path at which a system description belongs; None: the folder lies in no package."""
     is_run: bool
     """One run of this harness."""
     system_fault: str = ""

@@ -98,7 +98,7 @@ SYSTEM_TEXTS = (
     "accelerators_per_node",
     "framework",
 )
-"""Of these, what system_desc_checker joins as texts: a number ends it with a traceback."""
+"""Those that system_desc_checker joins as texts: a number ends it with a traceback."""
 AVAILABILITY = {
     "onprem": "Available on-premise",
     "cloud": "Available cloud",

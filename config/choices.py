@@ -68,8 +68,8 @@ SCHEDULERS = {
 
 @dataclass(eq=False)
 class Form:
-    """As the annotation of a field: what may be written, in words (for errors and the reference),
-    and the function that parses it; one that returns None refuses the value."""
+    """The annotation of a field: what may be written, in words (for errors and the reference), and
+    the function that parses it; one that returns None refuses the value."""
 
     description: str
     parse: Callable[[Any], Any]

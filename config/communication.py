@@ -88,7 +88,7 @@ class Communication:
         return f"{self.algorithm} ({self.note})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As `rn50 predict --json` has it."""
+        """The plan as `rn50 predict --json` prints it."""
         name, sides = parse_algorithm(self.algorithm)
         return {
             "backend": self.engine.backend,

@@ -93,5 +93,5 @@ GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {
     "halving": lambda sizes, numbers: _halving_bounds(sizes, numbers[0]),
     "explicit": lambda sizes, numbers: _explicit_bounds(len(sizes), numbers),
 }
-"""By the name of a rule of `comm.groups`: from sizes and the numbers in its brackets to the first
-tensor of each group, the last group's first."""
+"""The rules of `comm.groups`: from sizes and the numbers in a rule's brackets to the first tensor
+of each group, the last group's first."""

@@ -33,7 +33,7 @@ def put_layer(leaves: Leaves, layer: Layer) -> None:
 
 
 def _refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
-    """Before `layer` is put: raise UserError where it gives the machine another data sheet or
+    """Raise UserError where `layer`, which is put next, gives the machine another data sheet or
     network, and leaves the points that were measured on the one before."""
     measured = [
         precision

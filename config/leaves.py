@@ -11,7 +11,8 @@ from ..host.reading import JsonObject
 
 
 class Origin(NamedTuple):
-    """Where a value was written: a file and line (1-based), the command line, or the default."""
+    """The place where a value was written: a file and line (1-based), the command line, or the
+    default."""
 
     source: str
     line: int | None = None

@@ -92,7 +92,7 @@ class Loaded:
         return Loaded(self.run.model_copy(update={"seed": seed}), origins)
 
     def origin(self, path: str) -> Origin:
-        """Where a leaf, or the section that it is in, was written."""
+        """The place where a leaf, or the section that it is in, was written."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -229,7 +229,8 @@ def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
 
 
 def nearest_origin(key: str, origins: Origins) -> Origin | None:
-    """Where a key was written, else something within it, else the section that it is in."""
+    """The place where a key was written, else something within it, else the section that it is
+    in."""
     while key:
         if key in origins:
             return origins[key]

@@ -83,9 +83,9 @@ def _read_loss_scale(value: Any) -> float | str | None:
 
 
 def dynamic_start(loss_scale: object, batch: int) -> float | None:
-    """Where a dynamic loss scale starts; None for a constant one. By default at a power of two up
-    to 65536 / batch: 65536 is where MXNet's and NVIDIA's AMP start, for the mean of the losses, and
-    here gradients are sums over the global batch."""
+    """The first value of a dynamic loss scale; None for a constant one. By default a power of two
+    up to 65536 / batch: 65536 is where MXNet's and NVIDIA's AMP start, for the mean of the losses,
+    and here gradients are sums over the global batch."""
     match = re.fullmatch(r"dynamic(?:\((\d{1,9}(?:\.\d{1,9})?)\))?", str(loss_scale))
     if match is None:
         return None

@@ -67,7 +67,8 @@ def is_free(folder: Path) -> bool:
 
 
 def follow_links(path: Path) -> Path:
-    """Where a file or folder of this name is or would be made; a rename onto a link replaces it."""
+    """The path at which a file or folder of this name is or would be made: a rename onto a link
+    replaces the link."""
     return Path(os.path.realpath(path))
 
 

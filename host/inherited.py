@@ -109,7 +109,7 @@ TABLE = (
 def taken_away(
     environment: Mapping[str, str], started: str, nodes: int
 ) -> dict[str, str]:
-    """By name, whose the variables are that do not reach what is `started` on `nodes`, by name."""
+    """The variables that do not reach what is `started` on `nodes`, and whose each is."""
     owners = {}
     for name, value in environment.items():
         is_setting = name.startswith(ENGINE_PREFIXES)

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 PIPE = -1
 NOWHERE = -3
-"""As of subprocess, which is loaded where a program is started: 10 ms."""
+"""The values of subprocess, which is loaded where a program is started: 10 ms."""
 ANSWER_S = 20.0
 """For a program that only has to say something."""
 _TELL_AFTER_S = 5.0
 _POLL_S = 0.05
 _END_S = 2.0
-"""Between asking a program to end and killing it."""
+"""The time between asking a program to end and killing it."""
 _MOST_BYTES = 16 << 20
-"""Of a stream of a program's words; what comes after is read and forgotten."""
+"""The most that is kept of a program's output; what comes after is read and forgotten."""
 _SHOWN_CHARACTERS = 500
 
 

@@ -26,7 +26,7 @@ class StopSignals:
     the wait for that process never ended (one in twenty `scancel`s on a busy machine)."""
 
     name = ""
-    """Of the first signal; empty: none has come."""
+    """The first signal's name; empty: none has come."""
     forced = False
     """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 

@@ -33,7 +33,7 @@ DECAY_FROM = "opt_learning_rate_decay_from"
 """Our keys for the shape of the schedule and where a polynomial counts from: those of the rules
 describe one polynomial."""
 _NO_TIME = '"time_ms": 0,'
-"""In a line whose time is not known yet."""
+"""The stamp of a line whose time is not known yet."""
 _MOST_BYTES = 64 << 20
 """The largest log of ours that is read: 90 epochs take 100 kB."""
 

@@ -1,4 +1,5 @@
-"""Where logs lie: beside a run's files, in a submission, in a job's folder; and their config.
+"""The places where logs lie: beside a run's files, in a submission, in a job's folder; and their
+config.
 
 The folder of `rn50 submit` holds config.yaml, run_0, run_1, ... and, as in a submission,
 results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
@@ -15,7 +16,7 @@ from ..host.reading import read_ends
 from .run_folder import JobFolder, RunFolder
 
 RESULT_FILES = "result_*.txt"
-"""Of any name between, as MLPerf's package checker finds them."""
+"""Any name may stand between, as MLPerf's package checker finds them."""
 _ALMOST = re.compile(r"results?[-_. ]?\w*\.(txt|log)(\.\w{1,4})?", re.IGNORECASE)
 """Names that logs have by mistake, or packed. No folder of a published round has one and no log."""
 MOST_LOGS = 200  # of a folder; published ones have up to 50

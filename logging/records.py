@@ -134,13 +134,14 @@ class Result:
     target: float | None = None
     images_per_s: float | None = None
     flops: int | None = None
-    """Of forward and backward of all images trained."""
+    """Operations of forward and backward of all images trained."""
     mfu: float | None = None
     """Share of the devices' peak while training."""
     allreduce_bytes: int | None = None
-    """Of gradients, in a step, of each rank."""
+    """Bytes of gradients of each rank in a step."""
     storage_read_bytes: int | None = None
-    """All ranks, since `run_start` or the resumption; what the page cache had is not read."""
+    """Bytes that all ranks read since `run_start` or the resumption; what the page cache had is not
+    read."""
     ranks: int | None = None
     global_batch_size: int | None = None
     config_sha256: str = ""

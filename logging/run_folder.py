@@ -22,7 +22,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG
-        """With this config the same run can be repeated."""
+        """The config by which the same run can be repeated."""
         self.origins = path / "origins.json"
         self.environment = path / "environment.json"
         """The launcher writes it before the ranks start."""

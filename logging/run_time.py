@@ -1,6 +1,6 @@
-"""Where the clock of a run went, from the records of its log: epochs, saves, evaluations and, of a
-resumed run, interruptions; what is left are gaps. Every rate and every time of training follows
-from here."""
+"""What the clock of a run was spent on, from the records of its log: epochs, saves, evaluations
+and, of a resumed run, interruptions; what is left are gaps. Every rate and every time of training
+follows from here."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ same parts are from each other. Cross-validation is flat from 0.05 to 0.12, 0.15
 WORKSPACE_BYTES = 4.0e9
 """CUDA context, modules, handles, workspaces: what an H200 used beside the plan's memory."""
 COPIES_OF_ACTIVATIONS = 2.09
-"""Of the plan on an H200: 14.0 GB at 208 images, 22.9 at 400. By this the largest published batches
-(1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.54 to 0.82 of the memory."""
+"""The plan on an H200 took 14.0 GB at 208 images, 22.9 at 400. By this the largest published
+batches (1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.54 to 0.82 of the memory."""
 BYTES_PER_PARAMETER = 12
 """fp16 weight and gradient, fp32 master and momentum."""
 

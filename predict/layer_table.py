@@ -18,8 +18,9 @@ from ..config.resnet_stages import BASIC, BASIC_DEPTHS, BOTTLENECK, UNITS
 from ..config.schema import Model
 
 FLOPS_PER_BYTE = 70.0
-"""Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
-convolutions, 0.8 TB/s. Moves shares between layers only, never the length of a step."""
+"""The intensity at which a layer turns from memory- to compute-bound; achieved fp16 rates of V100:
+56 TFLOP/s on convolutions, 0.8 TB/s. It moves shares between layers only, never the length of a
+step."""
 
 BATCH_NORM_PASSES_FORWARD = 3
 BATCH_NORM_PASSES_BACKWARD = 5

@@ -94,12 +94,12 @@ class PredictedJob:
 
     @property
     def batch(self) -> int:
-        """Images of an accelerator, at first."""
+        """Images of an accelerator in the first segment."""
         return self.segments[0].batch
 
     @property
     def global_batch_size(self) -> int:
-        """At first."""
+        """Images of a step in the first segment."""
         return self.segments[0].ranks * self.batch
 
     def step(self, machine: Machine, batch: int) -> Step:
@@ -174,7 +174,7 @@ class Prediction:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of each rank, in a step."""
+        """Bytes of gradients that each rank sends in a step."""
         return sum(group.n_bytes for group in wire_groups("single", self.job.precision))
 
     @property

@@ -34,7 +34,7 @@ class GroupTimes:
 
 @dataclass(frozen=True)
 class Step:
-    """Where one step goes, in seconds; the parts add up to `total_s`."""
+    """The parts of one step in seconds; they add up to `total_s`."""
 
     forward_s: float
     backward_s: float

@@ -34,7 +34,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class TrainTime:
-    """Where the time between run_start and run_stop goes, in seconds."""
+    """The parts of the time between run_start and run_stop, in seconds."""
 
     startup_s: float
     """run_start to the first epoch: iterators, the first touch of the data."""

@@ -1,4 +1,4 @@
-"""Where the time of a run went, from its files: the start-up, the steps of rank 0, all ranks."""
+"""What the time of a run was spent on, from its files: start-up, the steps of rank 0, all ranks."""
 
 from __future__ import annotations
 

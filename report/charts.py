@@ -45,7 +45,7 @@ MOST_ENDS = 6
 _NAME_PT = 14
 """From the name of a line to the next below."""
 _MOST_NAME_SHARE = 0.3
-"""Of the width of a chart, for the names at the ends; longer ones stand in the legend."""
+"""The share of a chart's width for the names at the ends; longer ones stand in the legend."""
 _MAX_POINTS = 600
 DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0

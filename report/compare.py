@@ -112,7 +112,8 @@ class Comparison(NamedTuple):
     columns: tuple[Column, ...]
     """The columns that any subject has, by groups."""
     first_bits: tuple[Repeat | None, ...]
-    """Where each subject differs from the first, if both are runs of one config and seed."""
+    """The first bit in which each subject differs from the first, if both are runs of one config
+    and seed."""
     judged: tuple[tuple[Check, ...], ...]
     """The judgement on each subject."""
     round: Check | None

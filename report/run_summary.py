@@ -100,7 +100,7 @@ class RunSummary(NamedTuple):
 
     @property
     def shares(self) -> Shares | None:
-        """Where the clock went; None: it has no stop."""
+        """What the clock was spent on; None: it has no stop."""
         return None if self.run_s is None else self.time.shares(self.run_s)
 
 

@@ -35,7 +35,7 @@ MISSED = "missed"
 STOPPED = "stopped"
 KILLED = "killed"
 CANCELLED = "cancelled"
-"""Of a job that left its queue before it began."""
+"""The status of a job that left its queue before it began."""
 UNKNOWN = "unknown"
 """The state of a job whose scheduler cannot be asked, or of a run whose files cannot be read."""
 STATUSES = (
@@ -80,12 +80,13 @@ class Progress(NamedTuple):
 
     step: int
     steps: int
-    """At most: it ends at the first evaluation that reaches the target."""
+    """The most that it can take: it ends at the first evaluation that reaches the target."""
     epoch: float
     epochs: int
     loss: float | None
     left_s: float | None
-    """At most, by the images/s and the batch of the last log point, evaluations left out."""
+    """The longest that it can take, by the images/s and the batch of the last log point, without
+    evaluations."""
 
 
 class RunRow(NamedTuple):

@@ -242,7 +242,7 @@ def stops_at_target(run: LoggedRun) -> Violations:
     follows_from=(LOST,),
 )
 def pairs(run: LoggedRun) -> Violations:
-    """In a successful run starts and stops of blocks, epochs and evaluations pair up. If the
+    """Starts and stops of blocks, epochs and evaluations pair up in a successful run. If the
     evaluation at target alone has none, that is policy: its time belongs to the run."""
     target = run.target
     if not run.converged:
@@ -263,8 +263,8 @@ def pairs(run: LoggedRun) -> Violations:
 
 
 _FEW = 1 / 16
-"""Of the images. That accuracies of four decimals, as most logs have them, are all counts over so
-few is no chance."""
+"""A share of the images. That accuracies of four decimals, as most logs have them, are all counts
+over so few is no chance."""
 _FLOAT32_IMAGES = 0.004
 """A count of images from a fraction that was rounded to float32."""
 _SUMMED_IMAGES = 0.05
