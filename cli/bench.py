@@ -58,6 +58,7 @@ def open_job(
     settings = on_machine(settings, system)
 
     def load(*more: str, ranks: int | None = ranks) -> Loaded:
+        """Load the config of a job, with further overrides."""
         return load_for_launch(preset, [*settings, *more], ranks)
 
     return BenchJob(track, pick_launcher(launcher), load)

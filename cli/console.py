@@ -76,6 +76,7 @@ def choices(names: Collection[str]) -> JsonObject:
     refused with the nearest of them."""
 
     def check(context: typer.Context, option: typer.CallbackParam, value: Any) -> Any:
+        """Refuse a value that is none of the names."""
         values = [value] if isinstance(value, str) else value or ()
         for name in values:
             if name not in names and not context.resilient_parsing:
@@ -260,6 +261,7 @@ def track(name: str, *, ticks: bool = False) -> Advance:
     begun_s = shown_s = time.monotonic()
 
     def advance(done: int, total: int, detail: str = "") -> None:
+        """Note how far the work is, and show it where that is due."""
         nonlocal shown_s
         estimate.note(done, total, detail)
         now_s = time.monotonic()
@@ -322,4 +324,5 @@ def print_json(content: Any, **options: Any) -> None:
 
 
 def with_unit(value: float | None, unit: str, digits: int) -> str:
+    """A figure for people; `-`: it is not known."""
     return "-" if value is None else f"{value:.{digits}f} {unit}".rstrip()

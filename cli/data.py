@@ -224,6 +224,7 @@ def data_stage(
         show_mb = track("copying MB")
 
         def progress(done: int, total: int) -> None:
+            """Show megabytes, where the copy counts bytes."""
             show_mb(done // MB, total // MB)
 
         stage.stage(source, to, part, progress=progress)

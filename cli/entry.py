@@ -82,6 +82,7 @@ class _Output(io.FileIO):
     """The standard output. Its errors name it, as those of files do."""
 
     def write(self, data: Any) -> int:
+        """Write, with an error that names the output."""
         try:
             return super().write(data)
         except OSError as error:

@@ -50,6 +50,7 @@ class Commands(Group):
         self.commands.update(names)  # for lists and suggestions
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, whose module is loaded here."""
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         module, _, name = _COMMANDS[cmd_name].partition(":")

@@ -40,6 +40,7 @@ class Predict(Group):
     """`rn50 predict` itself is a command; the other commands are named after it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take what names no command for the arguments of `run`."""
         if args and args[0] not in (*self.commands, "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)

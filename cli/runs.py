@@ -119,6 +119,7 @@ def runs(
     state_of = cache(look_at)
 
     def look() -> list[RunRow]:
+        """The rows as they are now, chosen and cut as asked."""
         rows = _with_jobs(read_runs(roots), state_of)
         if status:
             rows = [row for row in rows if row.status in status]

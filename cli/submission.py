@@ -33,6 +33,7 @@ def submission(
     from ..launch.package import runs_in, write_package
 
     def ask(field: str) -> str:
+        """Ask on a terminal for what a field should say; elsewhere it stays empty."""
         question = f"systems/*.json: {field} (Enter leaves it empty)"
         if not sys.stdin.isatty():
             return ""

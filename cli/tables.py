@@ -34,6 +34,7 @@ class _Column(NamedTuple):
 
     @property
     def width(self) -> int:
+        """The width of the widest cell, with the title."""
         return max(map(cell_len, self.cells))
 
     @property

@@ -23,6 +23,7 @@ class Help(_CONTEXT.formatter_class):  # type: ignore[misc,name-defined]
         super().__init__(width=10_000)  # its own folding would break words
 
     def getvalue(self) -> str:
+        """The help, its lines folded."""
         cells = min(line_cells(), _MOST_CELLS)
         lines: list[str] = []
         for line in super().getvalue().splitlines():
@@ -45,4 +46,5 @@ class Group(TyperGroup):
     """Commands; alone it prints its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take no arguments for `--help`."""
         return super().parse_args(ctx, args or ["--help"])

@@ -75,18 +75,22 @@ class ConfigUnderCheck:
 
     @property
     def run(self) -> Run:
+        """The values of the config."""
         return self.loaded.run
 
     @property
     def batch(self) -> int:
+        """The global batch of the first segment."""
         return self.plan.global_batch_size
 
     @property
     def ruleset(self) -> str:
+        """The round whose rules hold."""
         return self.run.ruleset
 
     @property
     def division(self) -> str:
+        """The division, closed or open."""
         return self.run.division
 
     @property

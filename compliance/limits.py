@@ -60,6 +60,7 @@ def _one_of(
     run: HasSettings, name: str, allowed: tuple[float, ...], expected: str
 ) -> Violations:
     def fits(value: object) -> bool:
+        """Whether a value is one of those allowed, to the rounding of float32."""
         setting = number(value)
         return setting is not None and any(
             math.isclose(setting, choice, rel_tol=_FLOAT32) for choice in allowed
@@ -160,6 +161,7 @@ def weight_decay(run: HasSettings) -> Violations:
     """The weight decay is 0.0001 x 2^N."""
 
     def fits(value: object) -> bool:
+        """Whether a value is the unit times a power of two."""
         ratio = (number(value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
         return 0 < ratio < math.inf and _is_integer(math.log2(ratio))
 
@@ -173,6 +175,7 @@ def sgd_base_lr(run: HasSettings) -> Violations:
     """The base learning rate of SGD is 0.001 x k."""
 
     def fits(value: object) -> bool:
+        """Whether a value is a multiple of the unit."""
         lr = number(value)
         return lr is not None and _is_integer(lr / benchmark.SGD_LR_UNIT)
 

@@ -113,10 +113,12 @@ class HasSettings(Protocol):
     """What rules ask a logged run and a config alike."""
 
     @property
-    def ruleset(self) -> str: ...
+    def ruleset(self) -> str:
+        """The round whose rules hold."""
 
     @property
-    def division(self) -> str | None: ...
+    def division(self) -> str | None:
+        """The division, closed or open; None: it is not known."""
 
     @property
     def optimizer(self) -> str | None:
@@ -236,6 +238,7 @@ def rule(
     severities = (severity, severity) if isinstance(severity, str) else severity
 
     def register(check: Callable[[Any], Violations]) -> Rule:
+        """Make the rule of its function."""
         new_rule = Rule(code, name, *severities, source, check, **options)
         for subject in new_rule.judges.split(", "):
             if (code, subject) in _REGISTERED:

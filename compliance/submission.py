@@ -254,7 +254,8 @@ class HasCopies(Protocol):
     def alike(self) -> list[Alike]:
         """The pairs of its logs that are of one run."""
 
-    def name_of(self, log: Path, /) -> str: ...
+    def name_of(self, log: Path, /) -> str:
+        """The name by which messages call a log."""
 
 
 def _copies(subject: HasCopies, *, by_clock: bool) -> Violations:

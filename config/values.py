@@ -123,6 +123,7 @@ def _check_range(value: tuple[float, float]) -> tuple[float, float]:
 
 def _text(form: str, pattern: str, most_characters: int = 400) -> Form:
     def read(value: Any) -> str | None:
+        """The value, where it is a text of this form."""
         if not isinstance(value, str) or len(value) > most_characters:
             return None
         if value.isprintable() and re.fullmatch(pattern, value, re.ASCII):
@@ -151,6 +152,7 @@ class Measure(Form):
         self.units = units
 
     def check(self, value: Any) -> float:
+        """The number. Raises ValueError, with what to write: no machine has such a one."""
         measured = float(super().check(value))
         if self.low <= measured <= self.high:
             return measured

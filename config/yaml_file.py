@@ -164,6 +164,7 @@ class _Composer(Composer):
     numbers with too many digits to print."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuses a long value and an anchor, before the node is made."""
         event = self.loader.parser.peek_event()
         long = len(getattr(event, "value", None) or "") > _MOST_CHARACTERS
         if long or getattr(event, "anchor", None) is not None:

@@ -32,6 +32,7 @@ class Metrics:
 
     @property
     def elapsed_s(self) -> float:
+        """The seconds since `start_clock`."""
         return self._clock.unix_s - self._start_unix_s
 
     def write(self, series: str, **values: Any) -> None:

@@ -49,6 +49,7 @@ class _Line(logging.Handler):
     line = ""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the line of a record."""
         self.line = self.format(record)
 
 
@@ -103,6 +104,7 @@ class MLPerfLog:
         self._write(key.CACHE_CLEAR, True)
 
     def init_start(self) -> None:
+        """Initialisation begins; its time does not count."""
         self._write(key.INIT_START)
 
     def hyperparameters(
@@ -143,6 +145,7 @@ class MLPerfLog:
                 self._write(key.WEIGHTS_INITIALIZATION, None, tensor=tensor)
 
     def init_stop(self) -> None:
+        """Initialisation is over."""
         self._write(key.INIT_STOP)
 
     def run_start(self, run: Run) -> None:
@@ -206,9 +209,11 @@ class MLPerfLog:
             self._write(SAVE_STOP, step=step)
 
     def eval_start(self, epoch: int) -> None:
+        """The evaluation of an epoch begins."""
         self._write(key.EVAL_START, epoch_num=epoch)
 
     def eval_stop(self, epoch: int) -> None:
+        """The evaluation of an epoch is over."""
         self._write(key.EVAL_STOP, epoch_num=epoch)
 
     def eval_accuracy(self, epoch: int, accuracy: float) -> None:
@@ -216,6 +221,7 @@ class MLPerfLog:
         self._write(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
 
     def block_stop(self, first_epoch: int) -> None:
+        """The epochs of a block are over."""
         self._write(key.BLOCK_STOP, first_epoch_num=first_epoch)
 
     def run_stop(self, *, success: bool) -> None:

@@ -187,6 +187,7 @@ class Failure:
 
     @property
     def file_name(self) -> str:
+        """The name of its file in the run's folder."""
         return f"failure_{self.rank}.json"
 
     @property

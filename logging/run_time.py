@@ -31,6 +31,7 @@ class Interval(NamedTuple):
 
     @property
     def duration_s(self) -> float:
+        """The time from the start to the stop."""
         return self.stop_s - self.start_s
 
 

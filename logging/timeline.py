@@ -30,6 +30,7 @@ class Timeline:
 
     @phase.setter
     def phase(self, name: str) -> None:
+        """Enter a phase, and tell whoever asked for it."""
         self._phase = name
         self.on_phase()
 

@@ -34,6 +34,7 @@ class Bar(NamedTuple):
 
     @property
     def end_s(self) -> float:
+        """The end of the span, counted as its start."""
         return self.start_s + self.duration_s
 
 

@@ -129,10 +129,12 @@ class Comparison(NamedTuple):
 
     @property
     def letters(self) -> tuple[str, ...]:
+        """The letter of each subject."""
         return tuple(map(letter, range(len(self.subjects))))
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The short name of each subject."""
         return tuple(map(name_of, self.subjects))
 
     @property

@@ -27,6 +27,7 @@ class Ratios(NamedTuple):
 
     @property
     def numbers(self) -> list[float]:
+        """The ratios of the layers that have one."""
         return [ratio for ratio in self.by_layer if not math.isnan(ratio)]
 
 

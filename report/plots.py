@@ -146,9 +146,11 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
         return None
 
     def is_near(point: tuple[float, float]) -> bool:
+        """Whether a point of a curve is drawn."""
         return point[1] >= low
 
     def find(subject: Subject) -> Sequence[Points]:
+        """The parts of a subject's curves that are drawn."""
         curves = _curves(subject, "epoch")
         return [list(filter(is_near, curve)) for curve in curves]
 
@@ -167,6 +169,7 @@ def _logged(subjects: Subjects, key: str, lowest: float | None = 0) -> Draw | No
     begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
+        """The one line of a subject, if its values differ."""
         points = _pairs(subject.folder.records("train"), "epoch", key)
         if len({value for _, value in points}) > 1:
             return [points]
@@ -187,6 +190,7 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     points = _pairs(subject.folder.records("train"), "epoch", "lr")
 
     def draw(axes: Axes) -> None:
+        """Draw the plan as a line and the log points on it."""
         epochs, rates = zip(*planned, strict=True)
         axes.plot(epochs, rates, lw=1.5, label="planned")
         if points:
@@ -228,6 +232,7 @@ def _phases(subjects: Subjects) -> Draw | None:
         return None
 
     def draw(axes: Axes) -> None:
+        """Draw the phases, one upon another."""
         steps = [step for step, _ in lines[0]]
         heights = [[height for _, height in line] for line in lines]
         axes.stackplot(steps, heights, labels=list(PHASES))

@@ -69,10 +69,12 @@ def _why_epochs(answer: Prediction) -> str:
 
 
 def percent(share: float, *, digits: int = 1) -> str:
+    """A share for people."""
     return f"{100 * share:.{digits}f} %"
 
 
 def seconds(time_s: float) -> str:
+    """A time for people."""
     return f"{time_s:,.1f} s"
 
 

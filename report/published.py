@@ -45,6 +45,7 @@ class PublishedCurve(NamedTuple):
 
     @property
     def label(self) -> str:
+        """The name of the curve in a legend."""
         return f"{self.source}, {len(self.runs)} runs"
 
 

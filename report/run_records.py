@@ -188,6 +188,7 @@ def read_run_records(path: Path) -> RunRecords:
     run = RunFolder(path)
 
     def read(file: Path, parse: Callable[[Path], Any], empty: Any) -> Any:
+        """What `parse` makes of a file; `empty`, and a note, where it cannot be read."""
         if not os.path.lexists(file):
             return empty
         try:

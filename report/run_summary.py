@@ -65,14 +65,17 @@ class RunSummary(NamedTuple):
 
     @property
     def best(self) -> Evaluation | None:
+        """The evaluation with the highest accuracy; None: there is none."""
         return max(self.evaluations, key=attrgetter("accuracy"), default=None)
 
     @property
     def best_accuracy(self) -> float | None:
+        """The highest accuracy; None: there is none."""
         return self.best and self.best.accuracy
 
     @property
     def epochs_to_target(self) -> float | None:
+        """The epochs after which the target was reached; None: it was not."""
         return self.reached and self.reached.epoch
 
     @property

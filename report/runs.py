@@ -191,6 +191,7 @@ def read_run(entry: RunOrJob, *, is_at_work: bool) -> RunRow:
     problems = [problem] if problem else []
 
     def try_to(read_part: Callable[..., T], *arguments: object) -> T | None:
+        """What `read_part` returns; None, and a problem, where it raises UserError."""
         try:
             return read_part(*arguments)
         except UserError as error:

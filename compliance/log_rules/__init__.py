@@ -51,6 +51,7 @@ def _explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
     unknown = run.log.truncated or any(p.lost and p.key is None for p in problems)
 
     def cause(finding: Finding) -> str:
+        """The code of the rule that explains a finding; empty: none does."""
         if unknown and finding.about == MISSING:
             return _BY_NAME[LOST].code
         for name in _BY_NAME[finding.name].follows_from:
