@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -333,23 +333,27 @@ def validate(as_json: Json = False) -> None:
     """
     from ..predict import validate as validation
 
-    report = validation.run_validation()
+    rows = validation.validate()
+    table = [*rows, *validation.left_out()]
+    figures = sorted({row.figure for row in table})
+    summaries = [validation.summarise(figure, table) for figure in figures]
+    report = {
+        "rows": [row._asdict() for row in rows],
+        "summaries": [summary._asdict() for summary in summaries],
+        "without_machine": validation.without_machine(),
+    }
     if as_json:
-        records = {
-            "rows": [asdict(row) | {"error": row.error} for row in report.rows],
-            "summaries": [summary._asdict() for summary in report.summaries],
-        }
-        print_json(report._asdict() | records)
+        print_json(report)
         return
-    rows = list(map(validation.row_cells, report.rows))
-    print_table(validation.ROW_TITLES, rows)
-    print()
-    summaries = list(map(validation.summary_cells, report.summaries))
-    print_table(validation.SUMMARY_TITLES, summaries)
-    print()
-    say(f"{len(report.without_machine)} published rows without a machine:")
-    titles = tuple(report.without_machine[0])
-    print_table(titles, [tuple(row.values()) for row in report.without_machine])
+    for title, records in report.items():
+        say(f"{title.replace('_', ' ')}: {len(records)}")
+        cells = [tuple(map(_cell, record.values())) for record in records]
+        print_table([name.replace("_", " ") for name in records[0]], cells)
+        print()
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @predict_app.command("calibrate")

@@ -74,5 +74,6 @@ def show(value: object) -> str:
         printed = json.dumps(value)
     if len(printed) <= _SHOWN_CHARACTERS:
         return printed
+    # without the three dots between
     half = (_SHOWN_CHARACTERS - 3) // 2
     return f"{printed[:half]}...{printed[-half:]}"

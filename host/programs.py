@@ -122,6 +122,7 @@ def ask(
     try:
         _wait(child, _name(command), limit_s, printed)
     except NoAnswer as error:
+        # what it said until then may be the reason
         error.printed = b"".join(printed.values()).decode(errors="replace")
         raise
     out, err = (data.decode(errors="replace") for data in printed.values())
@@ -165,6 +166,7 @@ def start(
         )
     except OSError as error:
         why = str(error.strerror)
+        # a bare name, which the system looks for
         if Path(command[0]).name == command[0]:
             why = "not on the PATH"
         raise NotStarted(f"{command[0]}: {why}") from None
@@ -210,9 +212,11 @@ def _read(
     from subprocess import TimeoutExpired
 
     if not streams.get_map():
+        # both streams are closed, and the process goes on
         with suppress(TimeoutExpired):
             child.wait(_POLL_S)
         return False
+    # of a process that has ended only what its pipes still hold
     ready = streams.select(_POLL_S if child.poll() is None else 0)
     for key, _ in ready:
         data = os.read(key.fd, 1 << 16)
@@ -230,5 +234,6 @@ def _end(child: Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is None:
             with suppress(ProcessLookupError, TimeoutExpired):
+                # its session is its own (`start`), so its number is its group's
                 os.killpg(child.pid, number)
                 child.wait(_END_S)

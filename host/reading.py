@@ -30,6 +30,7 @@ _STREAMS = {
     "/dev/stdout": "/dev/fd/1",
     "/dev/stderr": "/dev/fd/2",
 }
+# A FIFO without a writer opens at once, and a terminal does not become this process's own.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -45,6 +46,7 @@ def open_file(
     """
     descriptor = os.open(path, _FLAGS)
     try:
+        # behind the opening: what is checked is what is read, whatever the name means by then
         _check(descriptor, path, most_bytes, within)
         return os.fdopen(descriptor, "rb")
     except BaseException:

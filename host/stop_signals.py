@@ -49,6 +49,7 @@ class StopSignals:
         self.release()
 
     def _note(self, number: int, _: FrameType | None) -> None:
+        # no more than this: a handler runs between any two steps of the program
         if self.name and number == signal.SIGINT:
             self.forced = True
         self.name = self.name or signal.Signals(number).name
