@@ -40,6 +40,7 @@ _MOST_BYTES = 64 << 20
 
 def _official_name(tensor: str) -> str:
     """A tensor as the official checker's list names it: shortcut and classifier differ."""
+    # closed_resnet.yaml of 1.1.0: stage1_unit1_conv1sc_weight, fc1_bias
     return tensor.replace("_convsc_", "_conv1sc_").replace("fc_", "fc1_")
 
 
@@ -137,6 +138,7 @@ class MLPerfLog:
         if optimizer.name == "lars":
             values[key.LARS_EPSILON] = optimizer.rule.epsilon
             warmup_key = key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS
+        # a warm-up of whole steps may be no round number of epochs
         values[warmup_key] = round(warmup_epochs, 6)
         for name, value in values.items():
             self._write(name, value)
@@ -243,11 +245,13 @@ class MLPerfLog:
         """Write the records whose time is known by now, up to the first one whose is not."""
         with self._lock:
             while self._waiting and self._file is not None:
+                # in the order of the calls: one that is not known yet holds up the others
                 moment, line = self._waiting[0]
                 unix_s = self._clock.unix_s_at(moment)
                 if math.isnan(unix_s):
                     return
                 self._waiting.popleft()
+                # stamps of the device can lie before a stamp of the host that is written
                 self._last_ms = max(self._last_ms, int(unix_s * 1000))
                 time = f'"time_ms": {self._last_ms},'
                 self._file.write(line.replace(_NO_TIME, time, 1))
@@ -268,6 +272,7 @@ class MLPerfLog:
         elif name.endswith("_stop"):
             write = self._logger.end
         with self._lock:
+            # mlperf-logging formats the line; time_ms=0 is what `flush` replaces
             write(name, value, metadata or None, time_ms=0)
             self._waiting.append((moment or present(), self._made.line))
             self.flush()
@@ -281,6 +286,7 @@ def close_interrupted(path: Path) -> None:
     keys = set(map(key_of, content.splitlines()))
     if key.RUN_START not in keys or key.RUN_STOP in keys:
         return
+    # else the new record would stand on the line of the torn one
     if not content.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")

@@ -77,6 +77,7 @@ def _copies(folders: list[Path]) -> set[Path]:
         if job is None:
             continue
         runs = [folder for folder, parent in parents.items() if parent == job]
+        # a job of one run is that run, with its files beside the log
         if len(JobFolder(job).runs) == len(runs) == len(results_in(together)) == 1:
             copies.add(together)
         else:
@@ -117,6 +118,7 @@ def results_in(folder: Path) -> list[Path]:
         raise UserError(
             f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}"
         )
+    # result_10 behind result_9
     return sorted(files, key=lambda path: (len(path.name), path.name))
 
 

@@ -305,6 +305,7 @@ def fit(record: type[T], tree: Any, file_name: str) -> T:
     """A record of the JSON object in a file. Raises UserError for the first key that does not
     fit."""
     try:
+        # as JSON: strict takes its lists for tuples, and Python's lists for none
         content = json.dumps(tree, allow_nan=False)
         return cast(T, _adapter(record).validate_json(content, strict=True))  # type: ignore[arg-type]
     except ValueError as error:

@@ -121,6 +121,7 @@ class RunFolder:
         in it leads elsewhere: the run would be written there."""
         for path in self.path.iterdir():
             in_its_folder(path)
+        # that it can be held proves both: nobody holds it, and a file can be made here
         with hold(self.lock):
             pass
 

@@ -54,7 +54,7 @@ class Timeline:
         self.spans.append(
             {
                 "name": name,
-                "ph": "X",
+                "ph": "X",  # a complete event, with a start and a duration
                 "ts": round(start * 1e6),
                 "dur": round((stop - start) * 1e6),
                 "pid": self._rank,
