@@ -243,6 +243,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
     plan = config.plan
     run = config.run
     batches = math.ceil(plan.train_samples / config.batch)
+    # "mix" fills the last batch from the next epoch: nothing is read twice
     padding = 0
     if run.data.last_batch == "pad":
         padding = batches * config.batch - plan.train_samples
@@ -275,6 +276,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         "mean_epochs": number(reference.mean),
         "min_epochs": number(reference.minimum),
     }
+    # NaN, above all points, is never reached
     stop = next(
         (epoch for epoch in config.eval_epochs if epoch >= reference.minimum), None
     )
@@ -423,6 +425,7 @@ def _whole_warmup(config: ConfigUnderCheck) -> Violations:
     plan = config.plan
     samples = plan.samples_per_epoch(plan.segments[0])
     epochs = plan.warmup_images / samples
+    # off by a step or more: a step may end beyond an epoch
     if abs(epochs - round(epochs)) * samples >= config.batch:
         yield config.violation(
             "schedule.warmup", "whole epochs for SGD", f"it has {epochs:g}"
@@ -460,6 +463,7 @@ def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     recipe = _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]
     power, low, high, usual = recipe
     scale = batch**power
+    # LARS multiplies the learning rate by eta: half of it wants twice the rate
     if usual is not None:
         scale *= usual / optimizer.rule.eta
     return low * scale, high * scale

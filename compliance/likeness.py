@@ -105,6 +105,7 @@ def _copied(first: Trace, second: Trace, equal: int, near: int) -> int:
     """How many accuracies of one run the other has, of those `equal` or `near`; 0: chance."""
     fewer = min(len(first.accuracies), len(second.accuracies))
     if not first.is_imagenet and not second.is_imagenet:
+        # five of six: counts of few images are equal by chance
         return equal if equal >= max(_FEWEST, fewer - fewer // 6) else 0
     if equal >= max(_FEWEST, fewer / 3):
         return equal
@@ -131,6 +132,7 @@ def _shared(traces: Sequence[Trace], within: float) -> Counter[tuple[int, int]]:
                 mine, theirs = (
                     (accuracy, lower) if number < other_number else (lower, accuracy)
                 )
+                # sets: one accuracy that lies near three of the other run's counts once
                 both = matches.setdefault(pair, (set(), set()))
                 both[0].add(mine)
                 both[1].add(theirs)
@@ -160,6 +162,7 @@ def _of_one_clock(first: Sequence[float], second: Sequence[float]) -> bool:
         return True
     if count < _FEWEST_SCALED:
         return False
+    # of one clock beside the other: from the first to the last evaluation that both have
     scale = (second[count - 1] - second[0]) / ((first[count - 1] - first[0]) or 1)
     if not 0.5 < scale < 2:
         return False
@@ -169,6 +172,7 @@ def _of_one_clock(first: Sequence[float], second: Sequence[float]) -> bool:
 
 def _aligned(first: Iterable[float], second: Iterable[float]) -> int:
     """How many stamps are equal after the best shift, to a millisecond."""
+    # equal stamps after a shift are pairs with one difference: the most that lie together
     shifts = sorted(mine - theirs for mine in first for theirs in second)
     best_count = begin = 0
     for index, shift in enumerate(shifts):

@@ -102,6 +102,7 @@ def submission_values(run: HasSettings) -> Violations:
                 if value not in allowed_values:
                     yield setting.violation(" or ".join(allowed_values))
             elif not (isinstance(value, str) and value.strip()):
+                # the official checker refuses "" alone
                 severity = only_if(value != "", POLICY)
                 yield setting.violation("a name", severity=severity)
 
@@ -163,6 +164,7 @@ def weight_decay(run: HasSettings) -> Violations:
     def fits(value: object) -> bool:
         """Whether a value is the unit times a power of two."""
         ratio = (number(value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
+        # N may be negative: 5e-05 is 0.0001 x 2^-1
         return 0 < ratio < math.inf and _is_integer(math.log2(ratio))
 
     yield from _judge(

@@ -155,6 +155,7 @@ class LoggedRun:
         or was aborted before it was due."""
         if self.all(key) or key in self.log.lost_keys or self.log.truncated:
             return False
+        # a run that never stopped, or was aborted, need not have come to these
         return key not in _OF_THE_RUN or (
             bool(self.all("run_stop")) and self.status != "aborted"
         )
@@ -239,6 +240,7 @@ class LoggedRun:
             )
             if epoch is None and starts_before:
                 epoch = started_epoch(starts[starts_before - 1])
+            # of no epoch: a point of its own
             key = ("line", evaluation.line) if epoch is None else epoch
             curve.setdefault(key, evaluation._replace(epoch=epoch))
         return list(curve.values())
@@ -306,6 +308,7 @@ class LoggedRun:
         stamps = [e.time_ms for e in self.timed_evaluations]
         if not stamps or any(not stamp.is_integer() for stamp in map(float, stamps)):
             return 0
+        # stamps of whole seconds have 1000, of tenths 100, of milliseconds 1
         step_ms = math.gcd(SAME_MS, *map(int, stamps))
         return step_ms if step_ms > 1 else 0
 
@@ -373,6 +376,7 @@ class LoggedRun:
     def duplicate_writers(self) -> int:
         """How many ranks wrote the log from run_start on: copies of a record within a second."""
         begin, end = self._clock_orders
+        # before run_start ranks begin apart, so their copies lie further apart
         return copies(
             [event for event in self.events if begin <= event.order <= end],
             within_ms=SAME_MS,
@@ -386,6 +390,7 @@ def copies(events: Iterable[Event], within_ms: float = math.inf) -> int:
     counts: Counter[tuple[str, str]] = Counter()
     for event in events:
         metadata = sorted(event.metadata.items())
+        # as text: a value may be a list, which no dict takes as a key
         record = event.key, str([(name, shown(value)) for name, value in metadata])
         since_ms = event.time_ms - first_ms.setdefault(record, event.time_ms)
         counts[record] += abs(since_ms) <= within_ms
@@ -444,6 +449,7 @@ def _second_run(log: Log) -> Event | None:
         (event for key in _PREAMBLE for event in log.all(key)),
         key=lambda event: event.order,
     )
+    # a rank's own init_start may come long after the first; none comes behind init_stop
     for key, end_key in (("run_start", "run_start"), ("init_start", "init_stop")):
         first = log.first(end_key)
         if first is None:

@@ -48,6 +48,7 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
     crashed = any(
         line.startswith("Traceback (most recent call last)") for line in lines
     )
-    if done.code != 1 or crashed:  # 2: it does not know the ruleset
+    # 1 is also Python's code for a traceback; 2: it does not know the ruleset
+    if done.code != 1 or crashed:
         return official("CRASH", messages=messages[-1:])
     return official("FAIL", messages=messages)

@@ -191,6 +191,7 @@ class Rule(NamedTuple):
         in_open = run.division == "open" and self.open_severity
         for broken in self.check(run):
             severity = broken.severity or in_open or self.severity
+            # a note there stays one, even where the function makes its finding policy
             if in_open == NOTE and severity == POLICY:
                 severity = NOTE
             yield self.finding(broken, severity)

@@ -92,4 +92,5 @@ def _from_path(path: Path) -> str | None:
     """The round that a folder of published results is named after."""
     matches = [_ROUND_FOLDER.fullmatch(part) for part in path.absolute().parts[:-1]]
     rounds = [m for m in matches if m is not None and f"{m[2]}.0" in benchmark.RULESETS]
+    # first those that say "training_results", as False sorts before True
     return next((f"{m[2]}.0" for m in sorted(rounds, key=lambda m: m[1] is None)), None)

@@ -164,6 +164,7 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     good = [run for index, run in enumerate(runs) if index not in out]
     order = sorted(good, key=lambda run: run.minutes or 0.0)
     marks = {order[0].path: "fastest"}
+    # a run that is not valid is the slowest already
     if not out:
         marks[order[-1].path] = "slowest"
     for index in out:

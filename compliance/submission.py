@@ -241,6 +241,7 @@ def _together(
 ) -> Violations:
     """The first pair of runs of which something is the same, but for those of one run."""
     copies = {(pair.first.name, pair.second.name) for pair in submission.alike}
+    # pairs grow with the square: 20 logs have 190
     for (name, run), (twin, twin_run) in combinations(submission.runs[:_MOST_RUNS], 2):
         if (name, twin) not in copies and same(run, twin_run):
             yield against(f"{name} and {twin}", what, "two runs", _ANEW)
@@ -352,6 +353,7 @@ def _rcp(submission: Submission) -> Violations:
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
 def _one_round(submission: Submission) -> Violations:
     """All logs are of one round; the rules of the newest apply to the set."""
+    # reversed: the first log of each round gives its name
     rounds = {run.ruleset: name for name, run in reversed(submission.runs)}
     if len(rounds) > 1:
         named_rounds = [
@@ -521,6 +523,7 @@ def _power(submission: Submission) -> Violations:
         check.path.name: _power_files(folder / check.path.stem)
         for check in submission.checks
     }
+    # most logs are right: what they have is expected of the others
     ((usual, _),) = Counter(measured.values()).most_common(1)
     bad = [name for name, files in measured.items() if files is None or files != usual]
     failed = {check.path.name for check in invalid(submission.checks)}.union(bad)

@@ -34,6 +34,7 @@ def apply(run: LoggedRun) -> list[Finding]:
             for finding in rule.findings(run)
         ],
     )
+    # sorted is stable: the order of RULES, by code, stays within a group
     return sorted(
         findings, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != "")
     )
@@ -52,10 +53,12 @@ def _explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
 
     def cause(finding: Finding) -> str:
         """The code of the rule that explains a finding; empty: none does."""
+        # the record that is missing may be the one that cannot be read
         if unknown and finding.about == MISSING:
             return _BY_NAME[LOST].code
         for name in _BY_NAME[finding.name].follows_from:
             if name in broken:
+                # a rule of CLOCK is explained by those before it in CLOCK alone
                 return "" if name == finding.name else _BY_NAME[name].code
         return ""
 

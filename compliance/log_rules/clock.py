@@ -32,6 +32,7 @@ def init_limit(run: LoggedRun) -> Violations:
     times = list(_init_times(run))
     if not times:
         return
+    # each of them has to keep the limit, so the longest is judged
     took_ms, stop = max(times, key=lambda time: time[0])
     limit_ms = _limit_ms(run)
     division = run.first("submission_division")
@@ -94,6 +95,7 @@ def clock_steady(run: LoggedRun) -> Violations:
     stamped = [event for event in run.events if event.time_ms > 0]
     early = [event for event in stamped if run.start and event.order < run.start.order]
     early_ms, first = _largest_step(early)
+    # several ranks write before run_start, each from its own start on
     if copies(early) > 1 and early_ms < _limit_ms(run):
         stamped = stamped[len(early) :]
     else:

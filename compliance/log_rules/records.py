@@ -50,6 +50,7 @@ def stamps(run: LoggedRun) -> Violations:
         event for event in timed if not _FIRST_MS <= event.time_ms <= _LATEST_MS
     ]
     if impossible:
+        # a clock that was never set puts every record before 2018
         early = len(impossible) == len(timed) and all(
             0 < event.time_ms < _FIRST_MS for event in impossible
         )
@@ -139,6 +140,7 @@ def _plain_letters(name: str) -> str:
     character can stand for 18."""
     letters = ""
     for character in name:
+        # NFKD takes accents, full-width forms and ligatures apart; what is left looks alike
         plain_form = normalize("NFKD", character).casefold().translate(_LETTERS)
         letters += "".join(filter(str.isalnum, plain_form))
         if len(letters) > _MOST_LETTERS:

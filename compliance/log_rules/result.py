@@ -182,6 +182,7 @@ def ranks_agree(run: LoggedRun) -> Violations:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)
     for epoch, evaluations in groups.items():
+        # an epoch that is evaluated again later is evaluated-again
         for group in _at_once(evaluations):
             accuracies = sorted(e.accuracy for e in group)
             if accuracies[0] == accuracies[-1]:

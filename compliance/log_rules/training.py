@@ -78,6 +78,7 @@ def all_on_the_clock(run: LoggedRun) -> Violations:
         for limit, sign in ((start, 1), (stop, -1)):
             if limit is None:
                 continue
+            # by how much it lies before the start, or behind the stop
             by_ms = sign * (limit.time_ms - event.time_ms)
             side = "before" if sign > 0 else "after"
             where = f"stands {side}"
@@ -103,6 +104,7 @@ def one_after_another(run: LoggedRun) -> Violations:
     seen = set()
     latest = None
     for event in sorted(run.of_keys(*_INTERVAL_KEYS), key=lambda event: event.order):
+        # the same event of the same epoch, from another rank
         copied = event.key, epoch_of(event)
         if copied in seen:
             continue
