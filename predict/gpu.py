@@ -58,8 +58,10 @@ def from_sheet(performance: Performance, sheet: Sheet) -> tuple[float, float]:
     """(fixed_s, per_image_s) of a machine with `tensor_flops_per_s`, from its data sheet alone."""
     assert performance.tensor_flops_per_s is not None
     launch_s = sheet.launch_without_graphs_s
+    # the device starts the kernels of a graph by itself, at its own clock
     if performance.graphs:
         launch_s = sheet.launch_cycles / performance.clock_hz
+    # what software fuses less moves more bytes than the entries, by whose steps the constant is set
     share = (
         performance.bytes_per_image or ENTRY_BYTES_PER_IMAGE
     ) / ENTRY_BYTES_PER_IMAGE
@@ -105,6 +107,7 @@ def beyond_memory(key: str, batch: int, system: System, precision: str) -> str |
 
 def _image_bytes(precision: str) -> float:
     layers, _ = resnet50()
+    # bytes: TF32 rounds within the multiplier, and is stored as float32
     element = 4 if precision in ("fp32", "tf32") else 2
     return (
         COPIES_OF_ACTIVATIONS

@@ -89,6 +89,7 @@ def resnet(
         out_px = math.ceil(px / stride)
         number = len(layers)
         layer = Layer(
+            # each weight takes part in a multiply and an add at every pixel of the output
             forward_flops=2 * weights * out_px**2,
             activation_elements=out_px**2 * c_out,
             input_elements=c_in * px**2,
@@ -104,10 +105,11 @@ def resnet(
     channels = model.width
     if model.stem == "imagenet":
         px = convolution("conv0", 7, 3, channels, crop_px, stride=2)
-        px = math.ceil(px / 2)
+        px = math.ceil(px / 2)  # pooling
     else:
         px = convolution("conv0", 3, 3, channels, crop_px)
     block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
+    # v1.5: the 3x3 has the stride, where v1 had it in the first 1x1
     strided = [kernel for kernel, _ in block].index(3)
     for prefix, width, stride in _units(model):
         c_in = channels
@@ -122,6 +124,7 @@ def resnet(
                 stride if number == strided else 1,
             )
             c_in = width * multiple
+        # a shortcut is a convolution only where the shapes differ
         if stride != 1 or channels != c_in:
             convolution(f"{prefix}_convsc", 1, channels, c_in, px, stride)
         px = out_px
@@ -149,7 +152,7 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
 
 def _convolution_cost(layer: Layer) -> float:
     """Relative time of the convolution alone, by its roofline."""
-    moved = 2 * (layer.activation_elements + layer.input_elements)
+    moved = 2 * (layer.activation_elements + layer.input_elements)  # bytes in float16
     return max(layer.forward_flops / FLOPS_PER_BYTE, moved)
 
 
@@ -166,6 +169,7 @@ def backward_costs() -> tuple[float, ...]:
     layers, _ = resnet50()
     costs = []
     for number, layer in enumerate(layers):
+        # nobody needs the gradient of the images
         gradients = 1 if number == 0 else 2
         norm = 2 * BATCH_NORM_PASSES_BACKWARD * layer.activation_elements
         costs.append(gradients * _convolution_cost(layer) + norm)
@@ -190,7 +194,7 @@ def ready_shares() -> tuple[float, ...]:
     shares = []
     for cost in reversed(costs):
         done += cost / total
-        shares.append(min(done, 1.0))
+        shares.append(min(done, 1.0))  # the sum of shares may end a bit above 1
     return tuple(reversed(shares))
 
 
@@ -214,6 +218,7 @@ def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
 
 
 def _group(tensors: Collection[Tensor], precision: str) -> Group:
+    # backward comes to the first layer last: with it the whole group is there
     first = min(tensor.layer for tensor in tensors)
     layers = len(ready_shares())
     return Group(

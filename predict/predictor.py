@@ -340,6 +340,7 @@ def job_of_config(
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
     }
+    # a closed run of one batch stops when it converges, which published runs tell
     if (
         run.division == "open"
         or len(segments) > 1
@@ -470,6 +471,7 @@ def _time_interval_s(
     sigma = math.hypot(run.training_s * step_sigma, beside_s) / total_s
     fewer_epochs_s = (epochs.expected - epochs.low) * epoch_s
     more_epochs_s = (epochs.high - epochs.expected) * epoch_s
+    # independent causes add up as squares do (hypot)
     faster_s = SIGMAS_FASTER * sigma * total_s
     slower_s = SIGMAS_SLOWER * sigma * total_s
     below_s = math.hypot(faster_s, fewer_epochs_s)
@@ -484,6 +486,7 @@ def curve(answer: Prediction) -> list[Prediction]:
     counts = set()
     for doublings in CURVE_DOUBLINGS:
         count = max(1, round(job.gpus * 2.0**doublings))
+        # whole nodes, as a job has them
         if count > per_node:
             count = count // per_node * per_node
         if doublings <= 0 or count * job.batch <= CURVE_IMAGES:
@@ -514,6 +517,7 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
     constants' part follows from the weighing of data sheet and points (`hardware.py`); the rest was
     set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
     points = machine.points
+    # a machine without a point is known from its data sheet: as one device
     known_gpus = max((point.gpus for point in points), default=1)
     doublings = max(0.0, math.log2(gpus / known_gpus))
     far = SIGMA_PER_DOUBLING_OF_GPUS * doublings
@@ -526,6 +530,7 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
     growing = machine.growing_s(batch) / total_s
     fixed = machine.fixed_s / total_s
     per_image, launch, both = machine.covariance
+    # of a weighted sum of two errors that depend on each other
     variance = growing**2 * per_image + fixed**2 * launch
     variance += 2 * growing * fixed * both
     waiting = SIGMA_WAITING * (1 - growing - fixed)

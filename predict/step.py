@@ -87,6 +87,7 @@ def step_time(
     fastest counts (`Communication.priced`) are by default those of the machine's own software."""
     performance = machine.performance
     growing = machine.growing_s(batch)
+    # a part of the fixed time, which points may set below what the memory's rate allows
     optimizer = min(machine.fixed_s, update_s(performance))
     launch = machine.fixed_s - optimizer
     share = backward_fraction()
@@ -127,6 +128,7 @@ def group_cost_s(
     costs_s = []
     for name in algorithms:
         tree = name in ("double_tree", IN_SWITCHES)
+        # within one node no message comes to a switch
         if name == IN_SWITCHES:
             topology = topology_of(machine, gpus, tree=tree)
             if topology.nodes > 1:
@@ -164,6 +166,7 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     performance = machine.performance
     sigmas = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
     interrupted_s = ranks * performance.os_noise_fraction * busy_s
+    # 1 - exp(-x), without the digits that a small x would lose
     waits = PAUSE_S * -math.expm1(-interrupted_s / PAUSE_S)
     return performance.jitter * compute_s * sigmas + waits
 
@@ -209,6 +212,7 @@ def _communicate(
     for group in groups:
         name, sum_s = group_cost_s(machine, gpus, group.n_bytes, algorithms)
         ready_s = group.ready * growing_s + group.ready_fixed * fixed_s
+        # one group at a time: the next one waits for the network too
         start_s = max(free_s, ready_s)
         free_s = start_s + (sum_s + machine.performance.launch_s)
         times.append(GroupTimes(name, ready_s, start_s, free_s))

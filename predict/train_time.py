@@ -82,6 +82,7 @@ def train_time(
     """
     performance = machine.performance
     nodes = math.ceil(gpus / machine.system.ranks_per_node)
+    # a node reads its ranks' images from storage once; later epochs find them in its memory
     epoch_s = phases[0].steps_per_epoch * phases[0].step_s
     reading_s = DATASET_BYTES / nodes / performance.read_bytes_per_s
     statistics_s = 0.0

@@ -15,6 +15,7 @@ def training_flops(model: Model, data: Data) -> int | None:
     if model.network != "resnet":
         return None
     layers, _ = resnet(model, data.crop_px, data.classes)
+    # forward once, and backward twice as much
     return 3 * sum(layer.forward_flops for layer in layers)
 
 
