@@ -122,6 +122,7 @@ def meanings(table: Mapping[str, str]) -> str:
 def _pattern(spelling: str) -> str:
     """The regular expression of `torus_2d(ROWSxCOLUMNS)`."""
     pattern = re.escape(spelling).replace(r",\.\.\.", "(,N){0,999}")
+    # by a function: in a text `re.sub` would read \d as its own escape
     return re.sub("[A-Z]+", lambda _: r"[1-9]\d{0,3}", pattern)
 
 

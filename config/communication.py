@@ -146,6 +146,7 @@ def plan_own(system: System, ranks: int, mpi: Family | None = None) -> Communica
     if performance.algorithm == "auto":
         return plan
     (algorithm,) = own_algorithms(system, performance, ranks)
+    # software of its own may have what no engine here offers
     return _free(plan, algorithm, system, ranks, "machine")
 
 
@@ -181,7 +182,7 @@ def offered_plans(
     for name in plan.engine.offered:
         try:
             algorithm = launched(name, system, ranks, plan.engine)
-        except UserError:
+        except UserError:  # no grid of so many ranks
             continue
         yield replace(
             plan,
@@ -196,6 +197,7 @@ def at_size(plan: Communication, system: System, ranks: int) -> Communication:
     """The same choice on another number of ranks: its grid follows; where they have none the engine
     chooses."""
     name = plan.algorithm.partition("(")[0]
+    # what was a what-if stays one at any size
     if plan.refusal:
         return _free(plan, name, system, ranks, plan.algorithm_by)
     try:
@@ -240,6 +242,7 @@ def priced(
     if engine.backend == "nccl":
         switches = (IN_SWITCHES,) if performance and performance.switches_reduce else ()
         return ("ring", "double_tree", *switches)
+    # no engine chooses a grid by itself: those are steps of Horovod or of the trainer
     flat = [name for name in engine.offered if name not in ("auto", *GRIDS)]
     return tuple(flat) or ("ring", "recursive_doubling", "recursive_halving_doubling")
 
@@ -318,6 +321,7 @@ def own_grid(
         return algorithm
     if sides is None:
         sides = _nodes_grid(system, ranks)
+        # one row or column is a ring, no torus
         if 1 in sides or (performance is not None and performance.square_torus):
             sides = grid(ranks)
     return f"{name}({sides[0]}x{sides[1]})"

@@ -28,12 +28,14 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
         ValueError: unknown rule, or explicit sizes that do not add up to the number of tensors.
     """
     ALLOWED.check(rule)
+    # checked: so the brackets are there or not, and hold numbers
     name, _, argument = rule.rstrip(")").partition("(")
     numbers = [int(number) for number in argument.split(",") if number]
     starts = GROUPINGS[name](sizes_bytes, numbers)
     end = len(sizes_bytes)
     groups = []
     for start in starts:
+        # more groups than tensors: some would be empty
         if start < end:
             groups.append(tuple(reversed(range(start, end))))
         end = start

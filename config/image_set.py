@@ -48,8 +48,9 @@ def fill_counts(leaves: Leaves, *, from_manifest: bool) -> None:
     """Set the counts that no layer gives, where the set to be drawn or (`from_manifest`) a manifest
     has them. Raises UserError: the manifest is needed and cannot be read."""
     missing = [key for key in COUNTS if key not in leaves]
+    # the second: no section but a value, which validation refuses
     if not missing or value_in(leaves, "data", {}) != {}:
-        return  # the second: no section but a value, which is refused
+        return
     path = _path_in(leaves)
     is_drawn = any(is_within(key, SYNTHETIC) for key in leaves)
     if is_drawn and value_in(leaves, SYNTHETIC, {}) == {}:
@@ -87,6 +88,7 @@ def _path_in(leaves: Leaves) -> Any:
 
 
 def _real(path: Any) -> Any:
+    # a NUL byte is in no path, and `realpath` raises for one
     if isinstance(path, str) and "\0" not in path:
         return os.path.realpath(path)
     return path

@@ -100,6 +100,7 @@ def _count(leaves: Leaves, key: str) -> int:
     """A value, or 0 where validation will refuse it."""
     field = System.model_fields[key.removeprefix("system.")]
     value = value_in(leaves, key, field.default)
+    # by its type: `true` is an int to isinstance
     if type(value) is int and value > 0:
         return value
     return 0

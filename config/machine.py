@@ -33,6 +33,7 @@ from .values import (
     Workers,
 )
 
+# Unit, lowest, highest and usual value, and other units in which people would write it.
 FlopRate = Annotated[
     float,
     Measure(
@@ -289,6 +290,7 @@ class Reference(Section):
 class _References(dict[str, Reference]):
     """References by a config's name; hashable, as a machine is."""
 
+    # `predict/fit.py` remembers a machine's model by the System; the items are never changed
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
 

@@ -33,6 +33,7 @@ logging/run_folder.py, a room above this one."""
 def list_presets() -> list[str]:
     """Names of the presets beside this module, `quick` first."""
     names = [path.stem for path in PRESETS.glob("*.yaml")]
+    # False sorts before True
     return sorted(names, key=lambda name: (name != "quick", name))
 
 
@@ -98,6 +99,7 @@ def nearest_path(path: Path) -> str:
         return ""
     with suppress(OSError):  # such as a name too long: a value that is no path
         wrong = path
+        # up to the first folder that is there; the root always is
         while not wrong.parent.is_dir():
             wrong = wrong.parent
         names = [path.name for path in wrong.parent.iterdir()]

@@ -80,6 +80,7 @@ def words_to_repeat(
     `loaded`: what it was, as the folder may be elsewhere by now."""
     source = folder / "config.yaml"
     leaves: Leaves = {}
+    # replaced by what the folder says, if it can be read
     if loaded is not None:
         origin = Origin(short(source))
         leaves = {key: Leaf(value, origin) for key, value, _ in loaded.leaves()}
@@ -95,6 +96,7 @@ def _refused(
     Values of another type than the schema's are left to the schema."""
     name = short(source)
     for key, (value, origin) in leaves.items():
+        # what the command line gives is the user's; an empty value asks for nothing
         if origin.source != name or not key.startswith(keys) or not value:
             continue
         wrong = "of the machine, which a recorded config does not set"
@@ -124,6 +126,7 @@ def _holds_run(results: str, folder: Path) -> bool:
     """Do these results hold the folder of a run or a job, as results/NAME/TIME, or in that as
     run_N? A scratch disk that holds a run may hold the next."""
     folder = folder.resolve()
+    # a job's run lies one folder deeper
     if re.fullmatch(r"run_\d+", folder.name):
         folder = folder.parent
     return os.path.realpath(results) == str(folder.parent.parent)

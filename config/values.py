@@ -96,6 +96,7 @@ def dynamic_start(loss_scale: object, batch: int) -> float | None:
 
 def _read_profiled(value: Any) -> str | None:
     steps = str(value)
+    # YAML reads `20` as a number and `101-120` as a text; `true` is neither
     is_text = type(value) in (int, str)
     if is_text and 0 < len(profiled_steps(steps)) <= MOST_PROFILED:
         return steps
@@ -126,6 +127,7 @@ def _text(form: str, pattern: str, most_characters: int = 400) -> Form:
         """The value, where it is a text of this form."""
         if not isinstance(value, str) or len(value) > most_characters:
             return None
+        # ASCII: else \w and \d are letters and digits of every alphabet
         if value.isprintable() and re.fullmatch(pattern, value, re.ASCII):
             return value
         return None
@@ -162,6 +164,7 @@ class Measure(Form):
         fitting = {}
         for name, factor in self.units.items():
             if self.low < measured * factor <= self.high:
+                # the nearest by ratio, not by difference
                 off = abs(math.log(measured * factor / self.usual))
                 fitting[off] = (
                     f" ({measured:g} looks like {name}: write {measured * factor:.6g})"
@@ -231,5 +234,6 @@ def section_of(annotation: Any) -> type[Section] | None:
     """The section that a field holds: one, or a list of them, or one for each name."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
+    # such as `tuple[Milestone, ...]`, `Synthetic | None`, `Annotated[dict[str, Reference], ...]`
     sections = map(section_of, get_args(annotation))
     return next(filter(None, sections), None)

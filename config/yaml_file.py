@@ -105,6 +105,7 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
     settings = []
     machine = []
+    # the machine's layer is the lower one, wherever it stands among the words
     for override in overrides:
         for entry in _override(override):
             if entry.names_machine:
@@ -166,6 +167,7 @@ class _Composer(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Refuses a long value and an anchor, before the node is made."""
         event = self.loader.parser.peek_event()
+        # an alias is an event with the anchor that it means
         long = len(getattr(event, "value", None) or "") > _MOST_CHARACTERS
         if long or getattr(event, "anchor", None) is not None:
             problem = f"a value of at most {_MOST_CHARACTERS} characters, and no alias, expected"
@@ -201,6 +203,7 @@ def _parse(content: str | bytes) -> tuple[Any, Any]:
     yaml.Constructor = _Constructor
     try:
         if isinstance(content, bytes):
+            # without the byte-order mark that editors of Windows put in front
             content = content.decode("utf-8-sig")
         node = yaml.compose(content)
         if node is None:
@@ -257,6 +260,7 @@ def _entries(
     node: MappingNode, section: dict[Any, Any], prefix: str = ""
 ) -> Iterator[_Entry]:
     """What a mapping and the mappings in it set, in the order in which it is written."""
+    # the same keys twice: the nodes have lines, the plain tree has values
     pairs = zip(section.items(), node.value, strict=True)
     for (key, value), (key_node, value_node) in pairs:
         name = f"{prefix}{key}"
