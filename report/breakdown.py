@@ -42,6 +42,7 @@ def start_up(spans: Sequence[JsonObject]) -> list[Bar]:
     """Return the spans before the first epoch by start."""
     bars: list[Bar] = []
     for span in spans:  # by their start
+        # a program's own file may hold anything as a name
         name = show(span.get("name"))
         if _FIRST_OF_THE_CLOCK.match(name) or len(bars) == _MOST_BARS:
             break
@@ -78,6 +79,7 @@ def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
         if not usual or not slow:
             return []
         rows.append(PhaseRow(name, meaning, median(usual), median(slow)))
+    # medians of parts do not add up to the median of a step, so shares are of their sum
     total_ms = sum(row.median_ms for row in rows) or 1.0
     return [row._replace(share=row.median_ms / total_ms) for row in rows]
 
@@ -115,6 +117,7 @@ def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
     rows = []
     for name, keys, divisor, unit in _FIGURES:
         columns = [_numbers(table.get(key)) for key in keys]
+        # such as the memory of GPUs, of a run on CPUs
         if any(len(column) != len(hosts) for column in columns):
             continue
         sums = map(sum, zip(*columns, strict=True))

@@ -80,6 +80,7 @@ def new_figure(
     from cycler import cycler
     from matplotlib.figure import Figure
 
+    # from the defaults: a user's matplotlibrc must not change what a report looks like
     matplotlib.rcParams.update(matplotlib.rcParamsDefault)
     matplotlib.rcParams.update(
         {
@@ -141,6 +142,7 @@ def finish(
     axes.set_axisbelow(True)
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
+            # 1, 3, 10, 30: some two ticks a decade, evenly apart
             axis.set_major_locator(LogLocator(subs=(1, 3)))
             axis.set_major_formatter(tick_text)
             axis.set_minor_formatter(NullFormatter())
@@ -178,10 +180,12 @@ def _by_row(entries: Sequence[T], columns: int) -> list[T]:
 def _columns(axes: Axes, labels: Sequence[str]) -> int:
     """Columns of a legend below the axes, as wide as their panel."""
     length = fmean(map(len, labels))
+    # a figure, or a part of one, which has a width as well
     figure: Any = axes.figure
     spec = axes.get_subplotspec()
     panels = spec.get_gridspec().ncols if spec else 1
     width_px = 72 * figure.get_figwidth() / panels
+    # an entry: its line with the gaps, and some 7 px a letter
     return max(1, int(width_px / (52 + 7 * length)))
 
 
@@ -191,12 +195,14 @@ def tick_text(value: float, _: float = 0.0) -> str:
         return f"{value / 1e6:g}M"
     if abs(value) >= 1e4:
         return f"{value / 1e3:g}k"
+    # 12 digits: a tick at 0.30000000000000004 is one at 0.3
     return f"{round(value, 12):,.6g}"
 
 
 def thinned(points: list[T]) -> list[T]:
     """Points in even distance, no more than a chart has across, the first and the last of them."""
     step = max(1, math.ceil((len(points) - 1) / (_MAX_POINTS - 1)))
+    # the last one whatever the step: a curve's end is what people look for
     return points[:-1:step] + points[-1:]
 
 
@@ -250,7 +256,7 @@ def draw_lines(
                 marker=marker,
                 ms=3,
                 label=label,
-                zorder=3 - number / 100,
+                zorder=3 - number / 100,  # above the grid, the first series on top
             )
             label = "_"  # one entry in the legend for all lines of a series
             ends.append(x[-1])
@@ -272,6 +278,7 @@ def _draw_band(
     curves = list(map(dict, lines))
     if len(curves) < 2:
         return
+    # runs may have been evaluated at different epochs
     shared = sorted(set[float].intersection(*map(set, curves)))
     columns = [[curve[x] for curve in curves] for x in shared]
     axes.fill_between(
@@ -294,6 +301,7 @@ def _size_pt(axes: Axes) -> tuple[float, float]:
 def _name_share(axes: Axes, names: Sequence[str]) -> float:
     """The part of the axes' width that the longest name takes."""
     longest = max(map(len, names), default=0)
+    # points: the gap to the line, and 8 a letter in bold
     return (8 + 8 * longest) / _size_pt(axes)[0]
 
 
@@ -308,6 +316,7 @@ def _name_ends(
     """
     if not ends:
         return
+    # in the scale of the axis, which may be logarithmic
     scale = axes.xaxis.get_transform()
     x_min, x_max = scale.transform(axes.get_xlim())
     rightmost = x_min + (x_max - x_min) / (1 - share)
@@ -319,6 +328,7 @@ def _name_ends(
     # of equal ends the first stands on top
     rows = sorted(ends, key=itemgetter(0), reverse=True)
     for number, (y, x, name, colour) in enumerate(rows):
+        # room for the names that are still to come, and half of this one
         below = len(rows) - number - 0.5
         end_pt = to_axes.transform((x, y))[1] * height_pt
         place_pt = max(min(end_pt, ceiling_pt), below * _NAME_PT)
@@ -337,6 +347,7 @@ def _name_ends(
 def svg(figure: Figure, **options: Any) -> str:
     """The figure as text, byte for byte the same from the same numbers."""
     image = io.StringIO()
+    # matplotlib writes the date and its version unless they are None
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(image, format="svg", metadata=nothing, **options)
     return image.getvalue()

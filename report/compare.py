@@ -83,6 +83,7 @@ class Column(NamedTuple):
     def places(self) -> tuple[int | None, ...]:
         """The place of each row by rising value, numbers before texts; the same for equal ones."""
         values: set[Any] = {*self.values} - {None}
+        # numbers and texts cannot be compared with each other
         rising = sorted(values, key=lambda value: (isinstance(value, str), value))
         ranks = {value: rank for rank, value in enumerate(rising)}
         return tuple(map(ranks.get, self.values))
@@ -189,6 +190,7 @@ class Comparison(NamedTuple):
 
 def letter(index: int) -> str:
     """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
+    # as spreadsheets count: there is no zero, so what stands before the last is one less
     letters_before, last = divmod(index, len(string.ascii_uppercase))
     name = string.ascii_uppercase[last]
     return letter(letters_before - 1) + name if letters_before else name
@@ -198,6 +200,7 @@ def name_of(subject: Subject) -> str:
     """Return a short name: the last two parts of the path, or of the job's; of what others submit
     ORG/SYSTEM and what lies below it."""
     path = subject.path.resolve()
+    # ORG/results/SYSTEM/resnet, as MLPerf's packages are laid out
     if subject.config is None and "results" in path.parts[-4:-1]:
         org, _, *below = path.parts[path.parts.index("results", -4) - 1 :]
         return show("/".join([org, *(name for name in below if name != BENCHMARK)]))
@@ -231,6 +234,7 @@ def compare(subjects: Sequence[Subject], advance: Progress = silent) -> Comparis
         )
     )
     of_round = None
+    # of several subjects the last is the judgement on all together
     if judged[-1][-1].kind == ROUND:
         (of_round,) = judged.pop()
     columns = (
@@ -272,6 +276,7 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
         raise _no_column("--sort", name, columns)
     ranks = by_key[name].places
     unknown = [row for row in range(count) if ranks[row] is None]
+    # by row first, as a set has no order: equal ones stay as they were given
     ranked = sorted(
         set(range(count)) - set(unknown),
         key=lambda row: ranks[row] or 0,
@@ -383,6 +388,7 @@ def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     values = [_median(subject, key) for subject in subjects]
     form = {"best_accuracy": ".5f"}.get(key, ".6g")
     if figure.unit:
+        # as many digits as the smallest needs
         sizes = [abs(value) for value in values if value is not None]
         form = f",.{decimals(min(sizes, default=0.0))}f"
         title += f", {figure.unit}"

@@ -61,6 +61,7 @@ def write_report(
         if path.is_dir():
             out = in_its_folder(path / out)
     logs = subjects[0].files
+    # by the file, not its name: a link may lead to the log
     if out.exists() and any(map(out.samefile, logs)):
         raise UserError(
             f"{out}: another file than the log that is reported on expected"
@@ -80,6 +81,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     if checks is None:
         checks = judge_path(subject.path) if subject.files else ()
     verdicts = checks[: len(subject.files)]
+    # one run is judged as its folder is, in which its log lies
     if checks and not subject.is_submission:
         verdicts = (as_one(checks),)
     submission = None
@@ -211,6 +213,7 @@ def _breakable(name: str) -> Markup:
 
 def _finalize(value: Any) -> Any:
     """Text of a log without what a terminal or a text direction would obey."""
+    # markup is ours, and made of escaped parts; numbers need nothing
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return show(value, 2000)

@@ -140,6 +140,7 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     runs = _runs(subjects)
     target = max((run.target for run in runs), default=1.0)
     accuracies = [point.accuracy for run in runs for point in run.evaluations]
+    # of runs that all begin near the target the first chart is the same
     low = target - _NEAR
     best = max(accuracies, default=0.0)
     if best < low or min(accuracies, default=low) >= low:
@@ -213,6 +214,7 @@ def _planned(subject: Subject) -> Points:
         plan = build_plan(run)
     except UserError:  # such as a config that was edited
         return []
+    # the trainer's own function, so that the plan is what it does
     settings_at = step_settings(run, plan)
     last = plan.last_step
     stride = math.ceil(last / _PLANNED_POINTS)
@@ -227,6 +229,7 @@ def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
     records = subjects[0][1].folder.records("steps")
     lines = [_pairs(records, "step", f"{name}_p50_ms") for name in PHASES]
+    # stacked: each phase needs a value at each step
     steps_of_lines = {tuple(step for step, _ in line) for line in lines}
     if len(steps_of_lines) > 1 or len(lines[0]) < 2:
         return None

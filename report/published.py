@@ -54,6 +54,7 @@ def published_curves(subject: Subject) -> list[PublishedCurve]:
     its values."""
     if subject.config is None:
         return []
+    # an origin is FILE:LINE, so that a config based on a preset is known by its values
     files = {origin.partition(":")[0] for origin in subject.folder.origins.values()}
     presets = {subject.config.name, *(Path(file).stem for file in files)}
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}

@@ -77,6 +77,7 @@ def first_bit(subject: Subject, reference: Subject) -> Repeat:
     if not shared:
         return Repeat(recorded, compared, "no loss or accuracy that both have")
     for where in shared:
+        # JSON keeps every bit of a float, so equal numbers are equal bits
         if ours[where] != theirs[where]:
             values = f"{ours[where]!r} against {theirs[where]!r}"
             sentence = f"first bitwise difference: {show(where)}, {values}"

@@ -23,6 +23,7 @@ from ..logging.run_time import RunTime, Shares, run_time
 MISSING = "-"
 _MAX_SHOWN = 200
 _SUBMISSION = ("submission_benchmark", "submission_org", "submission_platform")
+# The optimizer's prefix is left out: `lars_opt_momentum` and `sgd_opt_momentum` are one column.
 _PARAMETER = re.compile(
     r"(?:(?:lars_|sgd_|akiba_)?opt|lars)_(?P<rule>\w+)|num_(?P<set>train|eval)_examples"
     r"|(?P<name>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
@@ -141,6 +142,7 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
             value = json.dumps(value, default=str)
         except (ValueError, RecursionError):
             value = f"({type(value).__name__} that cannot be shown)"
+    # cut before it is made printable: a value may have megabytes
     printed = printable(value[: at_most + 1])
     if len(printed) > at_most:
         printed = f"{printed[: at_most - 1]}…"
@@ -159,6 +161,7 @@ def amount(value: float | None, unit: str = "") -> str:
 def decimals(value: float) -> int:
     """Digits after the point of an amount with a unit."""
     size = abs(value)
+    # 3 below 10, 2 below 100, 1 below 10,000, else none
     return sum(size < limit for limit in (10, 100, 10_000))
 
 
@@ -171,6 +174,7 @@ def _parameters(events: Sequence[Event]) -> JsonObject:
             continue
         name = match["rule"] or match["name"] or f"{match['set']}_samples"
         values = parameters.setdefault(_RENAMED.get(event.key, name), [])
+        # a foreign log may have thousands of one key
         if len(values) < 8 and event.value not in values:
             values.append(event.value)
     for name, values in parameters.items():

@@ -130,6 +130,7 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
     folders_found: dict[Path, RunOrJob] = {}
     for folder in folders:
         folders_found |= {entry.folder: entry for entry in find_runs(folder)}
+    # all at once: in folders that take no file a look at locks takes three seconds
     locks = [lock for folder in folders_found for lock in RunFolder(folder).locks]
     at_work = {lock.parent for lock in held(locks)}
     rows = [
@@ -257,6 +258,7 @@ def _read_end(out: RunFolder, is_at_work: bool) -> tuple[Result | None, str, str
     if result is not None and result.status in _ENDED:
         status = STOPPED if result.stopped else _ENDED[result.status]
         return result, status, result.why
+    # a lock file that nobody renews: its process could not remove it
     if any(map(os.path.lexists, out.locks)):
         return result, KILLED, "its processes are gone and left no result"
     failure = next(iter(out.read_failures()), None)
@@ -297,6 +299,7 @@ def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
 
 
 def _started(folder: Path) -> str | None:
+    # NAME/TIME, or NAME/TIME/run_N of a job
     for name in (folder.name, folder.parent.name):
         if stamp := _STAMP.fullmatch(name):
             return "{}-{}-{}T{}:{}:{}Z".format(*stamp.groups())
