@@ -338,6 +338,7 @@ def print_outcome(
                 print(line)
         else:
             print_figures(outcome.ratios, outcome.figures)
+    # some benchmarks have a chart of their own
     if plot is not None and outcome.draw:
         outcome.draw(plot)
     elif plot is not None:
@@ -347,6 +348,7 @@ def print_outcome(
     ending = f"measured in {clock_time(time.monotonic() - begun_s)}"
     if plot is not None:
         ending += f"; plot: {plot}"
+    # beside the JSON, which a program reads from the standard output
     with aside(as_json):
         print(ending, flush=True)
 
@@ -364,6 +366,7 @@ def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None
 
 
 def _in_words(value: Any) -> str:
+    # a figure that was measured several times
     if isinstance(value, dict):
         return "{median:.2f} ({min:.2f} to {max:.2f}, n = {n})".format(**value)
     if not isinstance(value, float):

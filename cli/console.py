@@ -67,6 +67,7 @@ def complete_key(incomplete: str) -> list[str]:
     """Complete, for a shell, the keys of a config that begin with what is typed, and `=`."""
     from ..config.reference import all_keys  # pydantic: 0.2 s
 
+    # neither sections nor entries of a list, which no override sets
     keys = (key.path for key in all_keys() if key.values and "[]" not in key.path)
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
@@ -77,8 +78,10 @@ def choices(names: Collection[str]) -> JsonObject:
 
     def check(context: typer.Context, option: typer.CallbackParam, value: Any) -> Any:
         """Refuse a value that is none of the names."""
+        # one word, several of an option that may be repeated, or None
         values = [value] if isinstance(value, str) else value or ()
         for name in values:
+            # a shell that completes a word parses what is there, however wrong
             if name not in names and not context.resilient_parsing:
                 expected = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{expected}, found {name}{nearest_name(name, names)}")
@@ -237,6 +240,7 @@ class Estimate:
         if self._detail:
             parts.append(self._detail)
         if pieces > 0:
+            # the first pieces may be done within a tick of the clock
             rate = pieces / max(self._last_s - self._begun_s, 1e-9)
             left_s = self._last_s + (self._total - self._done) / rate - now_s
             parts += [pace(rate), f"{clock_time(max(left_s, 0.0))} left"]
@@ -268,6 +272,7 @@ def track(name: str, *, ticks: bool = False) -> Advance:
         if bar is not None and done == total:
             bar.stop()
         every_s = max(_LINE_EVERY_S, _LINE_EVERY * (now_s - begun_s))
+        # with `ticks` a thread draws at its own rate, and needs the newest figure alone
         if bar is not None:
             every_s = 0.0 if ticks else _BAR_EVERY_S
         if done == total or now_s < shown_s + every_s:
@@ -298,6 +303,7 @@ def _bar(name: str, estimate: Estimate, *, ticks: bool) -> Progress:
         auto_refresh=ticks,
         refresh_per_second=2,
         transient=True,
+        # what is printed meanwhile goes above the bar; a file must not get its codes
         redirect_stdout=sys.stdout.isatty(),
     )
     bar.add_task(printable(name), estimate=estimate)

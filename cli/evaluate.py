@@ -86,6 +86,7 @@ def evaluate(
     from ..launch.evaluation import classify
     from ..launch.evaluation import evaluate as score
 
+    # a path that is there is no override, whatever is in its name
     overrides = [
         entry for entry in arguments[1:] if "=" in entry and not os.path.lexists(entry)
     ]
@@ -161,6 +162,7 @@ def _leave_confusions(pairs: Pairs, scores: JsonObject) -> None:
     if len(classes) > _MOST_CLASSES:
         return
     rows = (tuple(pairs[label, guess] for guess in classes) for label in classes)
+    # RUN/checkpoint/FILE.ckpt
     path = RunFolder(Path(scores["checkpoint"]).parent.parent).confusions
     try:
         write(in_its_folder(path), Confusions(scores["step"], classes, tuple(rows)))
@@ -177,6 +179,7 @@ def _say_confusions(pairs: Pairs) -> None:
     are most frequent."""
     names = _classes(pairs)
     if len(names) > _MOST_CLASSES:
+        # without those that were right: class and guess are one
         frequent = [
             (*pair, str(count))
             for pair, count in pairs.most_common()

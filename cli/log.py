@@ -281,6 +281,7 @@ def _print_score(score: Score) -> None:
     rcp = score.rcp
     if rcp is not None:
         say(f"RCP test ({score.ruleset}): {rcp.word}, {rcp.reason}")
+        # NaN, which equals nothing: above all reference points
         if rcp.reference is not None and rcp.reference.mean == rcp.reference.mean:
             epochs = f"epochs {with_unit(rcp.mean, '', 2)}, reference {rcp.reference.mean:.4f}"
             print(f"  {epochs}, accepted from {rcp.reference.minimum:.4f}")
@@ -379,6 +380,7 @@ def log_compare(
 
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
     """Tables by group, a row a run: the results with the runs' names, then what differs."""
+    # the first table has the names too; below a letter is enough
     lead = {"": comparison.letters, "run": comparison.names}
     for group, columns in groupby(comparison.table, key=attrgetter("group")):
         if len(lead) == 1:

@@ -28,6 +28,7 @@ def run_check(
     advance: Progress = track("checking") if len(folders) > 1 else silent
     codes = []
     content = []
+    # one by one, so that the first verdict is printed before the last log is read
     judged = judge_all(
         folders,
         ruleset,

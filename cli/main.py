@@ -59,6 +59,7 @@ class Commands(Group):
         if isinstance(target, typer.Typer):
             command = typer.main.get_group(target)
         else:
+            # Typer makes a command of an app with one function
             alone = typer.Typer(**TYPER_OPTIONS)
             alone.command(cmd_name)(target)
             command = typer.main.get_command(alone)
@@ -107,6 +108,7 @@ def run(arguments: list[str]) -> int:
     """Run the command that `arguments` name; its exit code. `entry` prints its errors; Typer's own
     `main` would print what it refuses, and make a silent exit of a signal."""
     command: Any = typer.main.get_command(app)
+    # where a shell asks for words to complete, it prints them and exits here
     command._main_shell_completion({}, "rn50")
     try:
         with command.make_context("rn50", arguments) as context:

@@ -136,6 +136,7 @@ class Request:
     def _one_batch(self, batch: int) -> PredictedJob:
         """The job with `batch` images a GPU for the whole run, and, unless they are given, the
         epochs that published runs of such a batch needed."""
+        # a recipe's later batches would not be the one that is tried
         arguments = self.arguments and [*self.arguments, "batch.changes=[]"]
         job = replace(self, arguments=arguments, batch=batch).job()
         return replace(job, epochs=self.choices["epochs"])
@@ -152,10 +153,12 @@ class Request:
         from ..predict.predictor import job_of_system
 
         system = load_system(name)
+        # a user's file may bear the name of a machine of ours
         if is_file(Path(name)):
             name = f"{system.name} ({Path(name).name})"
         choices = self._given()
         if system.performance:
+            # the first one, fp16 where it is known; some machines have been measured in fp32 alone
             for precision in known_precisions(system.performance)[:1]:
                 choices.setdefault("precision", precision)
         if self.gpus is None or self.batch is None:

@@ -116,6 +116,7 @@ def runs(
     roots = folders or [RESULTS]
     below = roots[0] if len(roots) == 1 else Path()
 
+    # a scheduler is asked once for each job, and again only where `_watch` forgets
     state_of = cache(look_at)
 
     def look() -> list[RunRow]:
@@ -220,6 +221,7 @@ def _watch(
             if rows:
                 lines = table_lines(*_table(rows, below), terminal_cells())
             hidden = len(lines) + 1 - screen.size.height
+            # rich cannot take back what has scrolled out; the last table is shown whole
             if hidden > 0 and not is_over:
                 lines[-hidden - 1 :] = [f"({hidden + 1} more lines: rn50 runs)"]
             if is_live:

@@ -35,6 +35,7 @@ def submission(
     def ask(field: str) -> str:
         """Ask on a terminal for what a field should say; elsewhere it stays empty."""
         question = f"systems/*.json: {field} (Enter leaves it empty)"
+        # nobody is there to answer: the empty fields are named below
         if not sys.stdin.isatty():
             return ""
         try:

@@ -115,6 +115,7 @@ def submit(
         advice = f"see it with: tail -f {log}; cancel it with"
         raise StoppedBySignal(Ending(reason, plan.folder, advice, cancel)) from None
     finally:
+        # also where the wait was broken off: the job is in the queue
         if as_json:
             print_json(content)
     exit_bad_if(code)
@@ -158,6 +159,7 @@ def _wait(plan: SubmissionPlan, scheduler: str, job: str) -> int:
     say(f"waiting; its output: tail -f {shlex.quote(str(log))}")
     code = jobs.wait(plan, job, tell=say)
     lines = []
+    # there is none of a job that was cancelled in the queue
     if log.is_file():
         lines = log.read_text(errors="replace").splitlines()
     for line in jobs.results_of(lines) or lines[-20:]:

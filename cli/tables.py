@@ -101,6 +101,7 @@ def _widths(columns: Sequence[_Column], cells: int | None) -> list[int]:
     widths = [column.width for column in columns]
     slack = [column.width - column.least_width for column in columns]
     while cells is not None and sum(widths) + 2 * len(widths) - 2 > cells:
+        # a cell less for the column that can spare most, until all fit or none can
         number = slack.index(max(slack))
         if not slack[number]:
             return []
@@ -116,6 +117,7 @@ def _split(columns: Sequence[_Column], cells: int) -> list[list[_Column]]:
     for column in remaining:
         if not _widths([*blocks[-1], column], cells):
             blocks.append([lead])
+        # even where it has no room beside the names: then the blocks are given up below
         blocks[-1].append(column)
     is_readable = len(blocks) <= len(columns) / _LEAST_COLUMNS
     return (
@@ -134,6 +136,7 @@ def _block(columns: Sequence[_Column], cells: int | None) -> list[str]:
         for parts in zip_longest(*map(fold, row, widths), fillvalue=""):
             line = ""
             for column, width, part in zip(columns, widths, parts, strict=True):
+                # cells, not characters: one of Chinese takes two
                 blanks = " " * (width - cell_len(part))
                 line += blanks + part if column.is_right else part + blanks
                 line += "  "

@@ -39,6 +39,7 @@ class Help(_CONTEXT.formatter_class):  # type: ignore[misc,name-defined]
         return "\n".join(lines) + "\n"
 
 
+# Typer asks the context's class, so that this holds for all commands.
 _CONTEXT.formatter_class = Help
 
 
