@@ -359,15 +359,11 @@ def _images(config: ConfigUnderCheck) -> Violations:
 @imagenet_rule("MLP757", "network", CLOSED_POLICY, _REFERENCE)
 def _network(config: ConfigUnderCheck) -> Violations:
     """The network is ResNet-50 v1.5 with the reference's batch norm."""
-    for key, expected in (
-        ("model.network", "resnet"),
-        ("model.depth", 50),
-        ("model.width", 64),
-        ("model.stem", "imagenet"),
-        ("model.norm", "batch"),
-        ("model.bn_momentum", benchmark.BN_MOMENTUM),
-        ("model.bn_epsilon", benchmark.BN_EPSILON),
-    ):
+    batch_norm = {
+        "model.bn_momentum": benchmark.BN_MOMENTUM,
+        "model.bn_epsilon": benchmark.BN_EPSILON,
+    }
+    for key, expected in (benchmark.NETWORK | batch_norm).items():
         yield from config.held_to(key, expected)
 
 

@@ -14,11 +14,9 @@ from ..config import benchmark
 from ..host.errors import UserError
 from ..host.finding import number
 from ..host.reading import JsonObject, read_object
-from ..logging.places import no_logs
 from .check_log import Check
 from .rcp import FIRST_RULESET, SCALED_FROM, Reference, Verdict
 from .run_scores import RunScore, judge_convergence, left_out, newest, run_score
-from .submission import judge_path
 
 _SCALING_BYTES = 1 << 16
 
@@ -95,20 +93,6 @@ def _rcp_dict(rcp: Verdict) -> JsonObject:
         "min": number(reference.minimum),
         "factor": rcp.factor,
     }
-
-
-def score_folder(folder: Path, ruleset: str | None = None) -> Score:
-    """Score the result files of a folder.
-
-    Raises UserError: no result files, or a ruleset without ResNet.
-
-    Args:
-        folder: the submission.
-        ruleset: None: found from the logs.
-    """
-    if not folder.is_dir():
-        raise no_logs(folder)
-    return score_checks(folder, judge_path(folder, ruleset, official=False))
 
 
 def score_checks(folder: Path, judged: Sequence[Check]) -> Score:

@@ -8,7 +8,7 @@ it, `rn50 predict` prices it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -117,12 +117,11 @@ def plan_communication(run: Run, engine: Engine) -> Communication:
     )
 
 
-def plan_of_any(
-    run: Run, mpi: Family | None, controllers: Sequence[Controller] = ("mpi", "gloo")
-) -> Communication:
-    """The plan by the first of the `controllers` that offers what the config asks for. Raises
-    UserError: none does, in the words of the first."""
+def plan_of_any(run: Run, mpi: Family | None) -> Communication:
+    """The plan by the first controller that offers what the config asks for. Raises UserError: none
+    does, in the words of the first."""
     refused = []
+    controllers: tuple[Controller, ...] = ("mpi", "gloo")
     for controller in controllers:
         try:
             return plan_communication(run, engine_of(run.system, controller, mpi))

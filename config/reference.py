@@ -149,8 +149,8 @@ def _docstring(section: type[Section], field: str) -> str:
 
 @lru_cache(maxsize=1)
 def _docstrings() -> dict[tuple[str, str], str]:
-    """By section and field. From the source, and when asked for: pydantic would read it at each
-    import of the schema, which takes a rank 50 ms more."""
+    """The docstrings by section and field, from the source, and when asked for: pydantic would read
+    them at each import of the schema, which takes a rank 50 ms more."""
     docstrings = {}
     for module in (schema, machine):
         for section in ast.parse(inspect.getsource(module)).body:

@@ -275,14 +275,9 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     if name not in by_key:
         raise _no_column("--sort", name, columns)
     ranks = by_key[name].places
-    unknown = [row for row in range(count) if ranks[row] is None]
-    # by row first, as a set has no order: equal ones stay as they were given
-    ranked = sorted(
-        set(range(count)) - set(unknown),
-        key=lambda row: ranks[row] or 0,
-        reverse=sort.startswith("-"),
-    )
-    return ranked + unknown
+    ranked = [row for row in range(count) if ranks[row] is not None]
+    ranked.sort(key=lambda row: ranks[row] or 0, reverse=sort.startswith("-"))
+    return [*ranked, *(row for row in range(count) if ranks[row] is None)]
 
 
 def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
