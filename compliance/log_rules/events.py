@@ -79,7 +79,7 @@ def run_stop_exists(run: LoggedRun) -> Violations:
         "no run_stop",
         "run_stop",
         line=run.log.lines,
-        found="none",
+        actual_value="none",
     )
 
 
