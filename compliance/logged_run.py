@@ -134,14 +134,12 @@ class LoggedRun:
         event = self.first(key)
         return event and event.value
 
-    def during(self, key: str) -> list[Event]:
-        """Records of a key between run_start and the last run_stop, by their place in the log."""
-        begin, end = self._clock_orders
-        return [event for event in self.all(key) if begin < event.order < end]
-
     def numbered(self, key: str) -> list[tuple[float, Event]]:
-        """The records of `during` whose epoch is a number, with that number."""
-        epochs = ((epoch_of(event), event) for event in self.during(key))
+        """The records of a key between run_start and the last run_stop, by their place in the log,
+        whose epoch is a number, with that number."""
+        begin, end = self._clock_orders
+        during = (event for event in self.all(key) if begin < event.order < end)
+        epochs = ((epoch_of(event), event) for event in during)
         return [(epoch, event) for epoch, event in epochs if epoch is not None]
 
     @cached_property

@@ -28,9 +28,10 @@ _ROUND_FROM_MS = (
 """First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09, 4.0
 2024-05), and logs are written in the three months before the results are due."""
-_FIRST_MS = 1_514_764_800_000
-_LATEST_MS = 4_102_444_800_000
-"""2018, before which there was no MLPerf, to the end of 2099."""
+FIRST_MS = 1_514_764_800_000
+"""The begin of 2018: there was no MLPerf before."""
+LATEST_MS = 4_102_444_800_000
+"""The end of 2099. What is later is no time, but microseconds or nanoseconds."""
 
 
 class Ruleset(NamedTuple):
@@ -77,7 +78,7 @@ def find_ruleset(path: Path, log: Log | None, requested: str | None) -> Ruleset:
 
 def _dated(log: Log) -> str | None:
     """The round by the date of the run; None where no record has a date."""
-    dated = [event for event in log.events if _FIRST_MS <= event.time_ms < _LATEST_MS]
+    dated = [event for event in log.events if FIRST_MS <= event.time_ms < LATEST_MS]
     if not dated:
         return None
     start = next(

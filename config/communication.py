@@ -144,18 +144,9 @@ def plan_own(system: System, ranks: int, mpi: Family | None = None) -> Communica
     )
     if performance.algorithm == "auto":
         return plan
-    (algorithm,) = own_algorithms(system, performance, ranks)
+    algorithm = own_grid(performance.algorithm, system, performance, ranks)
     # software of its own may have what no engine here offers
     return _free(plan, algorithm, system, ranks, "machine")
-
-
-def own_algorithms(
-    system: System, performance: Performance, ranks: int
-) -> tuple[str, ...]:
-    """What the model takes the fastest of for the machine's own software."""
-    if performance.algorithm == "auto":
-        return priced("auto", engine_of(system, "mpi", None), performance)
-    return (own_grid(performance.algorithm, system, performance, ranks),)
 
 
 def what_if(

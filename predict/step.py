@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from ..config.algorithms import IN_SWITCHES
-from ..config.communication import own_algorithms
+from ..config.communication import plan_own
 from .cost import allreduce, in_switches
 from .gpu import update_s
 from .hardware import Machine, topology_of
@@ -86,6 +86,7 @@ def step_time(
     """One step of `gpus` ranks with `batch` images each. Groups and the algorithms of which the
     fastest counts (`Communication.priced`) are by default those of the machine's own software."""
     performance = machine.performance
+    own_plan = plan_own(machine.system, gpus)
     growing = machine.growing_s(batch)
     # a part of the fixed time, which points may set below what the memory's rate allows
     optimizer = min(machine.fixed_s, update_s(performance))
@@ -95,8 +96,8 @@ def step_time(
     times, exposed_s = _communicate(
         machine,
         gpus,
-        wire_groups(groups or performance.groups, machine.precision),
-        algorithms or own_algorithms(machine.system, performance, gpus),
+        wire_groups(groups or own_plan.groups, machine.precision),
+        algorithms or own_plan.priced,
         backward,
         share * launch,
     )

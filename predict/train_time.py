@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from ..config.communication import own_algorithms
+from ..config.communication import plan_own
 from .hardware import Machine
 from .step import group_cost_s
 
@@ -87,7 +87,7 @@ def train_time(
     reading_s = DATASET_BYTES / nodes / performance.read_bytes_per_s
     statistics_s = 0.0
     if bn_average and gpus > 1:
-        algorithms = algorithms or own_algorithms(machine.system, performance, gpus)
+        algorithms = algorithms or plan_own(machine.system, gpus).priced
         _, statistics_s = group_cost_s(
             machine, gpus, BATCH_NORM_STATISTICS_BYTES, algorithms
         )

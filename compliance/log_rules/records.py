@@ -6,11 +6,8 @@ from ...host.finding import ERROR, NOTE, POLICY, plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
 from ..rule import CHECKER, LOG, Violations, against, only_if, rule, rules_on, violation
+from ..ruleset import FIRST_MS, LATEST_MS
 
-_FIRST_MS = 1_514_764_800_000
-"""The begin of 2018: there was no MLPerf before."""
-_LATEST_MS = 4_102_444_800_000
-"""The end of 2099. What is later is no time, but microseconds or nanoseconds."""
 _SECONDS = range(1_200_000_000, 4_100_000_000)
 """Unix seconds of 2008 to 2099."""
 
@@ -47,12 +44,12 @@ def stamps(run: LoggedRun) -> Violations:
     unit = "seconds" if run.log.dialect == MLL else "milliseconds"
     timed = [event for event in run.log.events if event.time_ms]
     impossible = [
-        event for event in timed if not _FIRST_MS <= event.time_ms <= _LATEST_MS
+        event for event in timed if not FIRST_MS <= event.time_ms <= LATEST_MS
     ]
     if impossible:
         # a clock that was never set puts every record before 2018
         early = len(impossible) == len(timed) and all(
-            0 < event.time_ms < _FIRST_MS for event in impossible
+            0 < event.time_ms < FIRST_MS for event in impossible
         )
         in_seconds = any(int(event.time_ms) in _SECONDS for event in impossible)
         actual = f"is stamped {plain(impossible[0].time_ms)}"
