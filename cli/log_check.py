@@ -21,7 +21,15 @@ def run_check(
     official: bool | None,
     as_json: bool,
 ) -> int:
-    """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
+    """Check logs and folders, print the verdicts; returns the exit code, the worst of all.
+
+    Args:
+        paths: logs, folders of logs, or folders above them.
+        ruleset: the round whose rules hold; None: found from each log.
+        strict: whether policy findings fail too.
+        official: whether the official checker judges too; None: logs that are not huge.
+        as_json: whether to print JSON.
+    """
     from ..compliance.round import judge_all
 
     folders = [folder for path in paths for folder in log_folders(path)]

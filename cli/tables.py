@@ -53,7 +53,14 @@ def print_table(
     free: Collection[int] = (),
     right: Collection[int] = (),
 ) -> None:
-    """Print what `table_lines` makes for the standard output."""
+    """Print what `table_lines` makes for the standard output.
+
+    Args:
+        header: the titles.
+        rows: the cells.
+        free: columns of sentences, which may be folded.
+        right: columns that end at the right.
+    """
     print("\n".join(table_lines(header, rows, terminal_cells(), free, right)))
 
 
@@ -158,7 +165,14 @@ def _lists(columns: Sequence[_Column], cells: int) -> list[str]:
 
 
 def definition(term: str, meaning: str, indent: int, cells: int) -> Iterator[str]:
-    """Lines of a term with its meaning beside it, or below it where it is longer than `indent`."""
+    """Lines of a term with its meaning beside it, or below it where it is longer than `indent`.
+
+    Args:
+        term: what stands in front.
+        meaning: what it means, folded.
+        indent: the width that terms have, before two blanks.
+        cells: the width of a line.
+    """
     room = cells - indent - 2
     if room < _LEAST_FOLDED:
         indent = 2

@@ -138,13 +138,27 @@ class ConfigUnderCheck:
     def violation(
         self, key: str, expected: str, why: str = "", actual: Any = None
     ) -> Finding:
-        """That another value of a key was expected."""
+        """That another value of a key was expected.
+
+        Args:
+            key: the dotted path.
+            expected: what is right.
+            why: the reason, at the end of the message.
+            actual: what is found, where that is not the value itself.
+        """
         return self.setting(key, actual).violation(expected, why)
 
     def held_to(
         self, key: str, expected: Any, why: str = "", said: str = ""
     ) -> Violations:
-        """That a key has this value and no other."""
+        """That a key has this value and no other.
+
+        Args:
+            key: the dotted path.
+            expected: the value.
+            why: the reason, at the end of the message.
+            said: the value as the message has it; empty: as it is shown elsewhere.
+        """
         if self.value(key) != expected:
             yield self.violation(key, said or shown(expected), why)
 

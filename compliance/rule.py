@@ -95,7 +95,14 @@ class Setting(NamedTuple):
     def violation(
         self, expected: str, why: str = "", *, advice: str = "", severity: str = ""
     ) -> Finding:
-        """That another value was expected; the arguments are those of `against`."""
+        """That another value was expected.
+
+        Args:
+            expected: what is right.
+            why: the reason, or a hint, at the end of the message.
+            advice: what to do.
+            severity: where it is not the rule's.
+        """
         value = shown(self.value)
         return against(
             self.subject,
@@ -209,7 +216,15 @@ def missing(
     advice: str = "",
     why: str = "",
 ) -> Violations:
-    """That the log has no record of keys, in one violation; nothing where none is absent."""
+    """That the log has no record of keys, in one violation; nothing where none is absent.
+
+    Args:
+        run: the run.
+        keys: those that the log should have.
+        expected: what is right; empty: the keys that are absent.
+        advice: what to do.
+        why: the end of the message.
+    """
     names = ", ".join(filter(run.absent, keys))
     if names:
         yield violation(
@@ -233,8 +248,15 @@ def rule(
     **options: Any,
 ) -> Callable[[Callable[[Any], Violations]], Rule]:
     """Make a rule of a function and register it. One code may judge a log and a config by two
-    functions. `severity`: of both divisions, or one for each. `options`: the fields of `Rule` that
-    have a default."""
+    functions.
+
+    Args:
+        code: such as MLP401.
+        name: what people call it.
+        severity: that of both divisions, or one for each.
+        source: where the rule is written.
+        **options: the fields of `Rule` that have a default.
+    """
     severities: tuple[str, str | None]
     severities = (severity, severity) if isinstance(severity, str) else severity
 

@@ -157,7 +157,17 @@ def what_if(
     groups: str | None,
 ) -> Communication:
     """`plan` with another algorithm or other groups, whether or not a launch would take them.
-    Raises UserError: there is no such algorithm or grid."""
+
+    Args:
+        plan: what a launch does.
+        system: the machine, whose nodes make the grid.
+        ranks: how many sum.
+        algorithm: the other algorithm; None: that of `plan`.
+        groups: the other groups; None: those of `plan`.
+
+    Raises:
+        UserError: there is no such algorithm or grid.
+    """
     if groups is not None:
         plan = replace(plan, groups=groups, groups_by="what-if")
     if algorithm is None:
@@ -202,8 +212,17 @@ def at_size(plan: Communication, system: System, ranks: int) -> Communication:
 
 
 def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
-    """`algorithm` with the grid on which so many ranks sum. Raises UserError: `engine` does not
-    offer it, or they have no such grid."""
+    """`algorithm` with the grid on which so many ranks sum.
+
+    Args:
+        algorithm: as `comm.algorithm` names it.
+        system: the machine, whose nodes make the grid.
+        ranks: how many sum.
+        engine: what sums.
+
+    Raises:
+        UserError: `engine` does not offer it, or the ranks have no such grid.
+    """
     name = algorithm.partition("(")[0]
     if name not in engine.offered:
         raise UserError(
@@ -301,8 +320,17 @@ def own_grid(
     algorithm: str, system: System, performance: Performance | None, ranks: int
 ) -> str:
     """`algorithm` with the grid that it is given; without one, nodes x ranks of a node or, on one
-    node and by `performance.square_torus`, the squarest. Raises UserError: there is no such
-    algorithm or grid."""
+    node and by `performance.square_torus`, the squarest.
+
+    Args:
+        algorithm: as `comm.algorithm` names it.
+        system: the machine, whose nodes make the grid.
+        performance: the machine's own software; None: it is not meant.
+        ranks: how many sum.
+
+    Raises:
+        UserError: there is no such algorithm or grid.
+    """
     try:
         name, sides = parse_algorithm(algorithm, ranks)
     except ValueError as error:

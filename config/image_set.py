@@ -75,7 +75,14 @@ def _drawn_count(leaves: Leaves, name: str) -> Any:
 def wrong_counts(
     data: Data, counts: Counts, source: str | Path, origins: Origins
 ) -> Iterator[str]:
-    """A line for each count of the config that is not the set's, which stand in `source`."""
+    """A line for each count of the config that is not the set's.
+
+    Args:
+        data: the config's.
+        counts: those of the set.
+        source: where those stand.
+        origins: where the config's values were written.
+    """
     for key, count in zip(COUNTS, counts, strict=True):
         configured = getattr(data, key.removeprefix("data."))
         if configured != count:

@@ -205,8 +205,15 @@ def _yaml_text(tree: Mapping[str, Any]) -> str:
 def explain(
     error: ValidationError, leaves: Leaves, config: str, root: type[BaseModel] = Run
 ) -> list[Problem]:
-    """The problems of a tree of `root`: file:line: key: expected ..., found ...; in the order in
-    which they are written."""
+    """The problems of a tree: file:line: key: expected ..., found ...; in the order in which they
+    are written.
+
+    Args:
+        error: what pydantic found.
+        leaves: what was validated, with the origin of each value.
+        config: the name by which a value without an origin is called.
+        root: the model of the tree.
+    """
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     problems = []
     for problem in error.errors(include_url=False):

@@ -145,6 +145,12 @@ def momentum_for_batch(
 
     "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1710.06451). Any other value
     is Sony's formula as printed (1811.05233 section 3.2), dashes read as products.
+
+    Args:
+        follow: the value of `batch.follow`.
+        batch: the global batch.
+        reference_batch: the global batch of `reference_momentum`.
+        reference_momentum: the momentum that the config gives.
     """
     growth = batch / reference_batch
     if follow == "momentum":

@@ -60,11 +60,16 @@ def read_layers(
     machine: bool = False,
     within: Path | None = None,
 ) -> list[Layer]:
-    """The layers of a YAML file, the lowest first. `chain`: the files of which it is a base;
-    `machine`: it has the keys of `system`; `within`: the folder that a recorded file must lie in,
-    which has no bases.
+    """The layers of a YAML file, the lowest first.
 
-    Raises UserError: unreadable, not YAML, or a base that is not there.
+    Args:
+        path: the file.
+        chain: the files of which it is a base.
+        machine: whether it has the keys of `system`.
+        within: the folder that a recorded file must lie in, which has no bases; None: any.
+
+    Raises:
+        UserError: unreadable, not YAML, or a base that is not there.
     """
     entries = _read(path, within)
     chain = (*chain, path.resolve())

@@ -110,8 +110,14 @@ def ask(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Answer:
-    """What `command` prints, run in `folder`. `environment`: of `inherited`; default: what a
-    question gets. Raises NoAnswer."""
+    """What `command` prints. Raises NoAnswer.
+
+    Args:
+        command: the program and its words.
+        limit_s: the longest time to its end.
+        environment: what `inherited` gives; None: what a question gets.
+        folder: its working folder; None: ours.
+    """
     if environment is None:
         environment = inherited(os.environ, QUESTION)
     child = start(command, environment, folder, PIPE, PIPE)
@@ -149,7 +155,15 @@ def start(
     output: int | IO[bytes] | None = None,
     errors: int | IO[bytes] | None = None,
 ) -> Popen[str]:
-    """The process of `command`, whose end is the caller's to wait for. Raises NotStarted."""
+    """The process of `command`, whose end is the caller's to wait for. Raises NotStarted.
+
+    Args:
+        command: the program and its words.
+        environment: what `inherited` gives.
+        folder: its working folder; None: ours.
+        output: where its standard output goes; None: where ours does.
+        errors: where its errors go; None: where ours do.
+    """
     import subprocess
 
     try:

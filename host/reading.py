@@ -81,8 +81,15 @@ def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> byt
 def blocks_of(
     path: Path, file: BinaryIO, begin: int = 0, end: int = sys.maxsize
 ) -> Iterator[bytes]:
-    """The bytes from `begin` to `end` of the open file at `path`. Raises UserError that names it,
-    so that a writer to another file can tell a read error from a write error."""
+    """The bytes of a part of an open file. Raises UserError that names it, so that a writer to
+    another file can tell a read error from a write error.
+
+    Args:
+        path: the name of the file.
+        file: the open file.
+        begin: the first byte.
+        end: the byte behind the last.
+    """
     with failing_as(f"{path}: cannot read"):
         file.seek(begin)
         while block := file.read(min(_BLOCK_BYTES, end - file.tell())):

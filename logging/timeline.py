@@ -50,7 +50,14 @@ class Timeline:
         self._of_device.append((name, starts, done))
 
     def add(self, name: str, start: float, stop: float, thread: str = "") -> None:
-        """Record a span by its start and stop in Unix seconds. `thread`: by default this one."""
+        """Record a span.
+
+        Args:
+            name: what was done.
+            start: when it began, in Unix seconds.
+            stop: when it ended.
+            thread: who did it; empty: this thread.
+        """
         self.spans.append(
             {
                 "name": name,

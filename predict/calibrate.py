@@ -61,7 +61,14 @@ class Calibration:
 def calibrate(
     name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
 ) -> Calibration:
-    """Fit `base` to one run or more. Raises UserError: runs that no rising line explains."""
+    """Fit a machine to one run or more. Raises UserError: runs that no rising line explains.
+
+    Args:
+        name: what messages call the machine.
+        base: the machine as it is described.
+        runs: what was measured on it.
+        precision: what the runs computed in.
+    """
     performance = base.performance or Performance()
     fixed_s = None
     constants = ["fixed", "per_image"]

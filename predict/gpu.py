@@ -90,7 +90,14 @@ def largest_batch(available_bytes: float, precision: str) -> int:
 
 
 def beyond_memory(key: str, batch: int, system: System, precision: str) -> str | None:
-    """Why the devices of a described machine do not hold `batch` images; None: they do."""
+    """Why the devices of a described machine do not hold a batch; None: they do.
+
+    Args:
+        key: what the message begins with.
+        batch: images of a device.
+        system: the machine.
+        precision: fp16, fp32 or tf32.
+    """
     performance = system.performance
     if performance is None or performance.memory_bytes is None:
         return None

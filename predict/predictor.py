@@ -273,8 +273,21 @@ def job_of_system(
     mpi: Family | None = None,
     **choices: Any,
 ) -> PredictedJob:
-    """A job of constant batch by the machine's own software. Raises UserError where the numbers
-    make no run."""
+    """A job of constant batch by the machine's own software.
+
+    Args:
+        name: what answers call the machine.
+        system: the machine.
+        gpus: its accelerators.
+        batch: images of each in a step.
+        algorithm: a what-if in place of the machine's, and so is `groups`.
+        groups: see `algorithm`.
+        mpi: the one that Horovod was linked to.
+        **choices: further fields of the job.
+
+    Raises:
+        UserError: the numbers make no run.
+    """
     if gpus > MAX_GPUS:
         raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
     if gpus * batch > IMAGENET_TRAIN_SAMPLES:
@@ -503,9 +516,16 @@ def strong_curve(answer: Prediction) -> list[Prediction]:
 
 
 def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
-    """The relative error of a step of `total_s`; it grows with the distance from the points. The
-    constants' part follows from the weighing of data sheet and points (`hardware.py`); the rest was
-    set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
+    """The relative error of a step; it grows with the distance from the points. The constants' part
+    follows from the weighing of data sheet and points (`hardware.py`); the rest was set so that
+    90 % intervals hold 85 to 95 % of the rows left out (`validate.py`).
+
+    Args:
+        machine: the machine's model.
+        gpus: how many take part.
+        batch: images of each.
+        total_s: the step as it is predicted.
+    """
     points = machine.points
     # a machine without a point is known from its data sheet: as one device
     known_gpus = max((point.gpus for point in points), default=1)

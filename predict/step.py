@@ -83,8 +83,15 @@ def step_time(
     groups: str | None = None,
     algorithms: Sequence[str] = (),
 ) -> Step:
-    """One step of `gpus` ranks with `batch` images each. Groups and the algorithms of which the
-    fastest counts (`Communication.priced`) are by default those of the machine's own software."""
+    """One training step.
+
+    Args:
+        machine: the machine's model.
+        gpus: how many ranks take part.
+        batch: images of each.
+        groups: the grouping; None: that of the machine's own software.
+        algorithms: those of which the fastest counts (`Communication.priced`); empty: as groups.
+    """
     performance = machine.performance
     own_plan = plan_own(machine.system, gpus)
     growing = machine.growing_s(batch)
@@ -125,7 +132,14 @@ def step_time(
 def group_cost_s(
     machine: Machine, gpus: int, n_bytes: float, algorithms: Iterable[str]
 ) -> tuple[str, float]:
-    """(algorithm, seconds) of one allreduce: the fastest of several."""
+    """(algorithm, seconds) of one allreduce: the fastest of several.
+
+    Args:
+        machine: the machine's model.
+        gpus: how many ranks sum.
+        n_bytes: what each of them has.
+        algorithms: those that may be taken.
+    """
     costs_s = []
     for name in algorithms:
         tree = name in ("double_tree", IN_SWITCHES)
@@ -161,6 +175,12 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     sigma z((p - 3/8) / (p + 1/4)) (Blom 1958), sqrt(2 ln p) in the limit. Interruptions of PAUSE_S
     take the share f = `os_noise_fraction` of a rank's time; while they are rare, the step waits for
     all of them: PAUSE (1 - exp(-p f t / PAUSE)), linear in p at first (Petrini et al. 2003).
+
+    Args:
+        machine: the machine's model.
+        ranks: how many take part.
+        compute_s: the time in which a rank computes.
+        busy_s: that time with all that it waits for.
     """
     if ranks == 1:
         return 0.0

@@ -75,10 +75,16 @@ def train_time(
     bn_average: bool = True,
     algorithms: Sequence[str] = (),
 ) -> TrainTime:
-    """All clocks of a run on `gpus` ranks that evaluates `evals` times.
+    """All clocks of a run.
 
-    `bn_average`: batch-norm statistics are averaged over the ranks before each evaluation, by the
-    fastest of `algorithms` (default: the machine's own).
+    Args:
+        machine: the machine's model.
+        phases: the epochs, by their batch.
+        evals: how often it evaluates.
+        gpus: how many ranks take part.
+        bn_average: whether batch-norm statistics are averaged over the ranks before each
+            evaluation.
+        algorithms: those of which the fastest averages them; empty: the machine's own.
     """
     performance = machine.performance
     nodes = math.ceil(gpus / machine.system.ranks_per_node)

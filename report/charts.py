@@ -75,7 +75,14 @@ def new_figure(
     layout: Any = "constrained",
     sizes_pt: tuple[float, float] = (10, 8.33),
 ) -> Figure:
-    """An empty figure in the one style; `sizes_pt`: of the text and of the legend."""
+    """An empty figure in the one style.
+
+    Args:
+        width_in: inches.
+        height_in: inches.
+        layout: matplotlib's layout engine; None: none.
+        sizes_pt: the size of the text and that of the legend.
+    """
     matplotlib = _matplotlib()
     from cycler import cycler
     from matplotlib.figure import Figure
@@ -134,8 +141,14 @@ def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
 def finish(
     axes: Axes, *, legend: bool = True, below: bool = False, right: Axes | None = None
 ) -> None:
-    """Grid, ticks and legend as every panel has them. `below`: where its axes have no room for a
-    legend; `right`: axes on the right of the same panel, which share the legend below."""
+    """Grid, ticks and legend as every panel has them.
+
+    Args:
+        axes: the panel's.
+        legend: whether there is one.
+        below: whether it stands below the axes, where they have no room for it.
+        right: axes on the right of the same panel, which share the legend below.
+    """
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.grid(alpha=0.25)
