@@ -58,17 +58,34 @@ def engine_of(system: System, controller: Controller, mpi: Family | None) -> Eng
 
 @dataclass(frozen=True)
 class Communication:
-    """`algorithm`: as `comm.algorithm` names it, with its grid where it has one. `priced`: what the
-    model takes the fastest of, for each message; several where the engine chooses. `refusal`: why
-    `rn50 launch` would refuse it; empty: it would not."""
+    """`algorithm`: as `comm.algorithm` names it, with its grid where it has one. `switches_reduce`:
+    whether the machine's switches may. `refusal`: why `rn50 launch` would refuse it; empty: it
+    would not."""
 
     engine: Engine
     algorithm: str
     algorithm_by: Chooser
     groups: str
     groups_by: Chooser
-    priced: tuple[str, ...]
+    switches_reduce: bool
     refusal: str = ""
+
+    @property
+    def priced(self) -> tuple[str, ...]:
+        """What the model takes the fastest of, for each message. Where the engine chooses, NCCL
+        does between rings, trees and switches; Gloo has a ring alone, an MPI what it can be told to
+        use, or what every MPI has."""
+        if self.algorithm != "auto":
+            return (self.algorithm,)
+        if self.engine.backend == "gloo":
+            return ("ring",)
+        if self.engine.backend == "nccl":
+            switches = (IN_SWITCHES,) if self.switches_reduce else ()
+            return ("ring", "double_tree", *switches)
+        # no engine chooses a grid by itself: those are steps of Horovod or of the trainer
+        flat = [name for name in self.engine.offered if name not in ("auto", *GRIDS)]
+        every_mpi = ("ring", "recursive_doubling", "recursive_halving_doubling")
+        return tuple(flat) or every_mpi
 
     @property
     def is_what_if(self) -> bool:
@@ -107,13 +124,14 @@ def plan_communication(run: Run, engine: Engine) -> Communication:
     """What `rn50 launch` does for `run`. Raises UserError: the engine does not offer the algorithm,
     or the ranks have no such grid."""
     algorithm = launched(run.comm.algorithm, run.system, run.system.world_size, engine)
+    performance = run.system.performance or Performance()
     return Communication(
         engine=engine,
         algorithm=algorithm,
         algorithm_by="engine" if algorithm == "auto" else "config",
         groups=run.comm.groups,
         groups_by="config",
-        priced=priced(algorithm, engine, run.system.performance),
+        switches_reduce=performance.switches_reduce,
     )
 
 
@@ -140,11 +158,13 @@ def plan_own(system: System, ranks: int, mpi: Family | None = None) -> Communica
         algorithm_by="engine",
         groups=performance.groups,
         groups_by="machine",
-        priced=priced("auto", engine, performance),
+        switches_reduce=performance.switches_reduce,
     )
     if performance.algorithm == "auto":
         return plan
-    algorithm = own_grid(performance.algorithm, system, performance, ranks)
+    algorithm = own_grid(
+        performance.algorithm, system, ranks, squarest=performance.square_torus
+    )
     # software of its own may have what no engine here offers
     return _free(plan, algorithm, system, ranks, "machine")
 
@@ -184,13 +204,7 @@ def offered_plans(
             algorithm = launched(name, system, ranks, plan.engine)
         except UserError:  # no grid of so many ranks
             continue
-        yield replace(
-            plan,
-            algorithm=algorithm,
-            algorithm_by="search",
-            priced=priced(algorithm, plan.engine, system.performance),
-            refusal="",
-        )
+        yield replace(plan, algorithm=algorithm, algorithm_by="search", refusal="")
 
 
 def at_size(plan: Communication, system: System, ranks: int) -> Communication:
@@ -204,11 +218,7 @@ def at_size(plan: Communication, system: System, ranks: int) -> Communication:
         algorithm = launched(name, system, ranks, plan.engine)
     except UserError:
         algorithm = "auto"
-    return replace(
-        plan,
-        algorithm=algorithm,
-        priced=priced(algorithm, plan.engine, system.performance),
-    )
+    return replace(plan, algorithm=algorithm)
 
 
 def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
@@ -237,23 +247,6 @@ def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
             f"found {engine.controller}"
         )
     return with_grid(algorithm, system, ranks)
-
-
-def priced(
-    algorithm: str, engine: Engine, performance: Performance | None
-) -> tuple[str, ...]:
-    """What the model takes the fastest of. NCCL chooses between rings, trees and switches; Gloo has
-    a ring alone, an MPI what it can be told to use, or what every MPI has."""
-    if algorithm != "auto":
-        return (algorithm,)
-    if engine.backend == "gloo":
-        return ("ring",)
-    if engine.backend == "nccl":
-        switches = (IN_SWITCHES,) if performance and performance.switches_reduce else ()
-        return ("ring", "double_tree", *switches)
-    # no engine chooses a grid by itself: those are steps of Horovod or of the trainer
-    flat = [name for name in engine.offered if name not in ("auto", *GRIDS)]
-    return tuple(flat) or ("ring", "recursive_doubling", "recursive_halving_doubling")
 
 
 def with_grid(algorithm: str, system: System, ranks: int) -> str:
@@ -306,27 +299,21 @@ def _free(
         algorithm = launched(algorithm, system, ranks, plan.engine)
     except UserError as error:
         refusal = str(error)
-        algorithm = own_grid(algorithm, system, None, ranks)
-    return replace(
-        plan,
-        algorithm=algorithm,
-        algorithm_by=chooser,
-        priced=priced(algorithm, plan.engine, system.performance),
-        refusal=refusal,
-    )
+        algorithm = own_grid(algorithm, system, ranks)
+    return replace(plan, algorithm=algorithm, algorithm_by=chooser, refusal=refusal)
 
 
 def own_grid(
-    algorithm: str, system: System, performance: Performance | None, ranks: int
+    algorithm: str, system: System, ranks: int, *, squarest: bool = False
 ) -> str:
     """`algorithm` with the grid that it is given; without one, nodes x ranks of a node or, on one
-    node and by `performance.square_torus`, the squarest.
+    node and where it is asked for, the squarest.
 
     Args:
         algorithm: as `comm.algorithm` names it.
         system: the machine, whose nodes make the grid.
-        performance: the machine's own software; None: it is not meant.
         ranks: how many sum.
+        squarest: whether the grid is the squarest on several nodes too.
 
     Raises:
         UserError: there is no such algorithm or grid.
@@ -340,6 +327,6 @@ def own_grid(
     if sides is None:
         sides = _nodes_grid(system, ranks)
         # one row or column is a ring, no torus
-        if 1 in sides or (performance is not None and performance.square_torus):
+        if 1 in sides or squarest:
             sides = grid(ranks)
     return f"{name}({sides[0]}x{sides[1]})"
