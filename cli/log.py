@@ -228,7 +228,7 @@ def log_score(
     for checks in judge_all(paths, ruleset, official=False, top=top):
         *logs, overall_check = checks
         if logs:
-            scores.append(score_checks(overall_check.path, checks))
+            scores.append(score_checks(checks))
         else:  # an entry without logs, or the round
             without_score.append(overall_check)
     if as_json:

@@ -183,6 +183,7 @@ def check_log(
     verdict = verdict_of(findings)
     cause = _cause(run, findings)
     errors = {finding.name for finding in findings if finding.severity == ERROR}
+    # such a run logs `aborted`, which is its one error
     is_miss = run.miss is not None and errors == {_NO_SUCCESS}
     if run.miss is not None and is_miss:
         cause = (

@@ -280,6 +280,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         }
     suggested_lr = published_lr(run, config.batch)
     if suggested_lr is not None:
+        # three digits of a rule of thumb
         figures["published_base_lr"] = [float(f"{value:.3g}") for value in suggested_lr]
     reference = config.reference
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":

@@ -31,6 +31,7 @@ CLOSED = f"{CHECKER}, closed_resnet.yaml"
 LARS = f"{CHECKER}, closed_resnet_lars.yaml"
 SGD = f"{CHECKER}, closed_resnet_sgd.yaml"
 _LARS_AND_SGD = f"{LARS}, closed_resnet_sgd.yaml"
+# v0.6 has hyper-parameters of its own: log_rules/round_060.py
 limit = partial(rule, judges=BOTH, rulesets=FROM_070)
 _INTEGER = 1e-5  # the official checker's is_integer
 _FLOAT32 = 1e-7
@@ -42,6 +43,7 @@ def _judge(
 ) -> Violations:
     """The first value of a setting that does not fit."""
     for setting in run.settings(name):
+        # one is enough: copies by other ranks would say the same
         if not fits(setting.value):
             advice = "any other value belongs to the open division"
             yield setting.violation(expected, advice=advice)
@@ -191,6 +193,7 @@ def lars_momentum(run: HasSettings) -> Violations:
     """LARS momentum is 0.9 for a batch below 32k (32,000; up to 32,767 a note)."""
     batch = run.batch or 0.0
     free_from = benchmark.MOMENTUM_FREE_FROM_BATCH
+    # "32k" may mean 32,000 or 32,768: between them it is a note
     if batch < benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
         expected = f"{benchmark.MOMENTUM} below a batch of {free_from:,}"
         for broken in _one_of(run, "momentum", (benchmark.MOMENTUM,), expected):

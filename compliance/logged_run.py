@@ -233,6 +233,7 @@ class LoggedRun:
             if not 0 <= evaluation.accuracy <= 1:
                 continue
             epoch = evaluation.epoch
+            # how many stand before it: the last of them is its own
             starts_before = bisect_right(
                 starts, evaluation.order, key=lambda start: start.order
             )
@@ -460,6 +461,7 @@ def _second_run(log: Log) -> Event | None:
             )
             if ended or is_apart:
                 begin = stop_order if ended else first.order
+                # the first record of a preamble behind where the first run was last seen
                 index = bisect_right(preamble, begin, key=lambda event: event.order)
                 if index < len(preamble) and preamble[index].order < later_start.order:
                     return preamble[index]

@@ -33,7 +33,7 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
             "--usage=training",
             f"--ruleset={ruleset}",
             f"--log_output={Path(scratch) / 'checker.log'}",
-            str(log.resolve()),
+            str(log.resolve()),  # as it runs in another folder
         ]
         try:
             done = ask(command, _TIMEOUT_S, folder=Path(scratch))

@@ -15,6 +15,7 @@ from ..host.errors import UserError
 from ..host.finding import shown
 from ..logging.events import MLL, CannotRead, Log
 
+# training_results_v4.0, v4.0 or v4.0.0
 _ROUND_FOLDER = re.compile(r"(training_results_)?v(\d\.\d)(?:\.0)?")
 _ROUND_FROM_MS = (
     ("4.0.0", 1_706_745_600_000),  # 2024-02
@@ -81,6 +82,7 @@ def _dated(log: Log) -> str | None:
     dated = [event for event in log.events if FIRST_MS <= event.time_ms < LATEST_MS]
     if not dated:
         return None
+    # the run's own date, else that of the first record that has one
     start = next(
         (event for event in dated if event.key == "run_start"), dated[0]
     ).time_ms

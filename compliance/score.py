@@ -95,10 +95,11 @@ def _rcp_dict(rcp: Verdict) -> JsonObject:
     }
 
 
-def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
+def score_checks(judged: Sequence[Check]) -> Score:
     """Score a folder that has been judged: `judged` has the verdicts on its logs and, last, on
     itself, as `judge_path` gives them."""
     *checks, folder_check = judged
+    folder = folder_check.path
     ruleset = newest(checks)
     divisions = (check.run.division for check in checks if check.run is not None)
     division = next(filter(None, divisions), None)

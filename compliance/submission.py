@@ -47,7 +47,9 @@ _FEWEST = 3
 _ANEW = "every run of a submission is trained anew, with a seed of its own"
 _COUNTED = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 _IS_COUNT = re.compile(r"[0-9]{1,9}")
+# a platform such as "4xNAME", with the quotes that `shown` gives it
 _COUNT = re.compile(r'"(\d{1,9})x')
+# A100, L40S, H100
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 
 
@@ -408,6 +410,7 @@ def _integer(value: Any) -> int | None:
         integer = int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    # of 7.5 `int` makes 7; of a text it takes whole numbers alone
     return integer if isinstance(value, str) or integer == value else None
 
 
@@ -657,6 +660,7 @@ def _count(value: Any) -> int | None:
 def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None, str]:
     """The system description of ORG/results/SYSTEM/resnet, where it belongs, and why there is none
     that can be read."""
+    # of ORG/results/SYSTEM/resnet: SYSTEM, results and ORG
     parents = folder.absolute().parents
     if len(parents) < 3 or parents[1].name != "results":
         return None, None, ""

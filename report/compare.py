@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..compliance.check_log import Check
 from ..compliance.round import judge_all
 from ..compliance.rule import ROUND
-from ..compliance.score import Score, score_checks
+from ..compliance.score import score_checks
 from ..config.benchmark import BENCHMARK, RUNS
 from ..config.leaves import flatten
 from ..config.names import nearest_name
@@ -314,7 +314,11 @@ def _result_columns(
     records = [subject.folder.result for subject in subjects]
     mfus = [record.mfu if record else None for record in records]
     columns.append(_column("mfu", "MFU", mfus, ".4f"))
-    scores = list(map(_score, subjects, judged))
+    # five runs have a score, as `rn50 log score` has it
+    scores = [
+        score_checks(checks) if len(subject.files) >= RUNS else None
+        for subject, checks in zip(subjects, judged, strict=True)
+    ]
     minutes = [score and score.score_min for score in scores]
     columns.append(_column("score_min", "score, min", minutes, ".3f"))
     factors = [
@@ -324,13 +328,6 @@ def _result_columns(
     results = [checks[-1].is_result for checks in judged]
     for column in columns:
         yield column.ranking(results) if column.key in RANKED else column
-
-
-def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
-    """The score of five runs, as `rn50 log score` has it."""
-    if len(subject.files) < RUNS:
-        return None
-    return score_checks(subject.path, checks)
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:

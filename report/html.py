@@ -88,7 +88,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     score = None
     if subject.is_submission:
         submission = checks[-1]
-        score = score_checks(subject.path, checks)
+        score = score_checks(checks)
     config = str(RunFolder(folder.path).config)
     parameters = parameter_columns([subject])
     return _fill(

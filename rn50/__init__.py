@@ -177,6 +177,7 @@ def _make_callable(function: Callable[..., Any]) -> ModuleType:
     members = {"__call__": staticmethod(function)}
     room.__class__ = type("CallableRoom", (ModuleType,), members)
     room.__doc__ = function.__doc__
+    # for help() and editors, which would show that of a module
     vars(room)["__signature__"] = inspect.signature(function)
     return room
 

@@ -62,6 +62,7 @@ def _init_times(run: LoggedRun) -> Iterator[tuple[float, Event]]:
     earliest_ms = begins[0].time_ms
     index = 0
     for stop in run.all("init_stop"):
+        # both in file order: the starts up to this stop, each looked at once
         while index < len(begins) and begins[index].order < stop.order:
             earliest_ms = min(earliest_ms, begins[index].time_ms)
             index += 1

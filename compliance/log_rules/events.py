@@ -194,6 +194,7 @@ def epoch_events(run: LoggedRun) -> Violations:
         ("eval_start", "block_start"),
         ("eval_stop", "block_stop"),
     ):
+        # logs group epochs in blocks, or name them one by one, or both
         if run.absent(alternative):
             why = f", and no {alternative}"
             yield from missing(run, [key], f"{key} or {alternative}", why=why)
@@ -223,6 +224,7 @@ def epoch_metadata(run: LoggedRun) -> Violations:
     blocks = run.all("block_start")
     early = [_too_early(block) for block in blocks if _before_run_start(run, block)]
     problems = [_block_problem(block, other_count) for block in blocks]
+    # one of each kind: what is wrong with a block is mostly wrong with all
     yield from early[:1]
     yield from list(filter(None, problems))[:1]
     for key, name, alternative in (

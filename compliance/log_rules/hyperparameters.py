@@ -106,6 +106,7 @@ def weights_named(run: LoggedRun) -> Violations:
     tensors = [event.metadata.get("tensor") for event in events]
     names = Counter(name if isinstance(name, str) else shown(name) for name in tensors)
     reference = Counter(benchmark.weight_names())
+    # Counters: a name that is there twice is left over too
     wrong = sorted((names - reference) + (reference - names))
     if wrong:
         actual = f"names other tensors than the reference: {len(wrong)} are missing, unknown or"

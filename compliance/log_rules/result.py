@@ -207,6 +207,7 @@ def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
     """Evaluations that lie within a second, of their earliest."""
     group: list[Evaluation] = []
     for evaluation in sorted(evaluations, key=lambda e: e.time_ms):
+        # from the earliest, so that a group does not creep on by a second each
         if group and evaluation.time_ms - group[0].time_ms > SAME_MS:
             yield group
             group = []

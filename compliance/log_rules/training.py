@@ -157,6 +157,7 @@ def epochs_rise(run: LoggedRun) -> Violations:
     starts = [event for event in run.events if event.key in keys]
     latest = -1
     for block, after in pairwise(starts):
+        # only a block whose next start is that of an epoch: epochs start in it
         if block.key == "epoch_start" or after.key == "block_start":
             continue
         claimed = epochs_of(block)

@@ -252,7 +252,7 @@ def write(path: Path, run: Run, ruleset: str = "4.0.0") -> Path:
 
 def score_folder(folder: Path) -> Score:
     """The score of a folder of logs, as `rn50 log score` has it."""
-    return score_checks(folder, judge_path(folder, official=False))
+    return score_checks(judge_path(folder, official=False))
 
 
 def official(path: Path, ruleset: str) -> str:
