@@ -191,7 +191,7 @@ def problems_of(error: UserError) -> list[str]:
     lines = []
     for line in error.args:
         is_ours = isinstance(line, Problem) and line.origin == COMMAND_LINE
-        content = line.text if is_ours else str(line)
+        content = line.sentence if is_ours else str(line)
         lines.append(printable(content))
     return lines
 
