@@ -59,7 +59,9 @@ def measure_on_ranks(
         job, _ = build_job(loaded.run, launcher, command)
         if settings is not None:
             environment = job.environment
-            made = {name: environment[name] for name in settings if name in environment}
-            job = job._replace(environment=made)
+            chosen = {
+                name: environment[name] for name in settings if name in environment
+            }
+            job = job._replace(environment=chosen)
         run_job(job, launcher, out)
         return json.loads((out / "bench.json").read_text())

@@ -41,7 +41,7 @@ def pack_images(
     skip_bad: int = 0,
     hold_out: float | None = None,
     recursive: bool = False,
-    drawn: Synthetic | None = None,
+    synthetic: Synthetic | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Pack `images` into `out`, which appears only when complete.
@@ -58,7 +58,7 @@ def pack_images(
         skip_bad: so many files that are no image are left out and named in the manifest.
         hold_out: without a val: the share of every class of train that is taken for it.
         recursive: images in folders below that of a class are of the class.
-        drawn: what the images were drawn with, for the manifest.
+        synthetic: what the images were drawn with, for the manifest.
         progress: called with (images done, images in all) after each part.
 
     Raises:
@@ -95,7 +95,9 @@ def pack_images(
             )
             packed[split] = pack_split(job, advance)
         splits = {split: of_split.split for split, of_split in packed.items()}
-        odd_files = [file for of_split in packed.values() for file in of_split.odd]
+        odd_files = [
+            file for of_split in packed.values() for file in of_split.odd_files
+        ]
         _refuse_bad(odd_files, skip_bad, total)
         _check_classes(splits, classes, images)
         _print_copies(images, packed["train"], packed["val"])
@@ -105,7 +107,7 @@ def pack_images(
             shuffle_seed=shuffle_seed,
             splits=splits,
             odd_files=odd_files,
-            drawn=drawn,
+            drawn=synthetic,
         )
         (folder / FILE_NAME).write_text(manifest.to_json())
         for path in folder.iterdir():

@@ -72,7 +72,7 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
         try:
             make_images(images, settings, track("drawing images"))
             progress = track("packing records")
-            pack_images(images, packed, drawn=settings, progress=progress)
+            pack_images(images, packed, synthetic=settings, progress=progress)
             packed.replace(target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

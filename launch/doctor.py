@@ -177,12 +177,12 @@ def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
                 yield Row(name, OK, f"{files[0]} and {len(files) - 1} parts")
 
 
-def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
+def _unless_refused(name: str, check: Callable[[], None], fact: str) -> Row:
     try:
         check()
     except UserError as error:
         return Row(name, FAILED, str(error))
-    return Row(name, OK, found)
+    return Row(name, OK, fact)
 
 
 # --- what is tried, each library and device in a process ------------------------------------------

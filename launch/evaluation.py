@@ -278,9 +278,9 @@ def _recorded(checkpoint: Checkpoint, loaded: Loaded, ranks: int) -> float | Non
     """The accuracy that the run itself found for these weights; None: it has not evaluated them, or
     this evaluation is another."""
     state = checkpoint.meta.state
-    then = dict(flatten(checkpoint.meta.config))
+    recorded_values = dict(flatten(checkpoint.meta.config))
     is_same = all(
-        then.get(key) == value
+        recorded_values.get(key) == value
         for key, value in flatten(loaded.to_dict())
         if key.startswith(_ASKED) and not key.startswith(FREE)
     )

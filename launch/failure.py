@@ -226,13 +226,13 @@ def _refused(evidence: Evidence) -> Cause:
     printed = _RULER.sub("", evidence.stderr)
     if exception := _EXCEPTION.search(evidence.stderr):
         printed = exception[0]
-    shown = " ".join(printed.split())
-    if len(shown) > _LONGEST:
-        shown = f"{shown[: _LONGEST // 2]} ... {shown[-_LONGEST // 2 :]}"
+    excerpt = " ".join(printed.split())
+    if len(excerpt) > _LONGEST:
+        excerpt = f"{excerpt[: _LONGEST // 2]} ... {excerpt[-_LONGEST // 2 :]}"
     ended = (
         f"the launcher ended with exit code {evidence.code} before any rank reported"
     )
-    return Cause(": ".join(filter(None, (ended, shown))), is_mute=True)
+    return Cause(": ".join(filter(None, (ended, excerpt))), is_mute=True)
 
 
 def _ends(
@@ -266,11 +266,11 @@ def crash_details(rank: int, stderr: str) -> tuple[str, ...]:
             lines.append(LABEL.sub("", line))
     stderr = "\n".join(lines)
     details = []
-    before = len(stderr)
+    search_end = len(stderr)
     if crash := _CRASH.search(stderr):
         message = " ".join(crash[0].split())
         details.append(_SOURCE.sub("", message)[:200])
-        before = crash.start()
-    if memory := NO_MEMORY.search(stderr, 0, before):
+        search_end = crash.start()
+    if memory := NO_MEMORY.search(stderr, 0, search_end):
         details.append(f"memory was short: {memory[0]}")
     return tuple(details)

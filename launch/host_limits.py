@@ -69,8 +69,8 @@ class _Limit(NamedTuple):
         for printed in (str(cause), stderr):
             if match := re.search(self.pattern, printed):
                 return match[0]
-        shown = cause.signal in self.signals or (self.of_mute and cause.is_mute)
-        return "" if shown else None
+        fits = cause.signal in self.signals or (self.of_mute and cause.is_mute)
+        return "" if fits else None
 
 
 class _Ulimit(NamedTuple):
@@ -244,10 +244,10 @@ def may_read_others() -> bool:
     try:
         mapped = Path(f"/proc/{child.pid}/maps").read_text()
         span = ctypes.c_size_t * 2
-        there = span(int(mapped.partition("-")[0], 16), 1)
-        here = span(ctypes.addressof(there), 1)
-        read = ctypes.CDLL(None).process_vm_readv
-        return read(child.pid, here, 1, there, 1, 0) == 1
+        remote = span(int(mapped.partition("-")[0], 16), 1)
+        local = span(ctypes.addressof(remote), 1)
+        process_vm_readv = ctypes.CDLL(None).process_vm_readv
+        return process_vm_readv(child.pid, local, 1, remote, 1, 0) == 1
     except (OSError, ValueError):  # /proc says nothing: as it has always been
         return True
     finally:

@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
 
 def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
     """Run what is left to do of `request` in `job`."""
-    before = job.checkpoints()
+    checkpoints_at_start = job.checkpoints()
     try:
         outcome = _run_left(job, request, track)
     except UserError as error:
@@ -87,7 +87,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         outcome = Outcome(EXIT_JOB_STOPPED, asked_by(stop))
         _say_error(f"stopped by {outcome.stopped_by}")
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
-        outcome = outcome._replace(requeue=job.checkpoints() != before)
+        outcome = outcome._replace(requeue=job.checkpoints() != checkpoints_at_start)
         if not outcome.requeue:
             why = "a new checkpoint expected, found none: it would go on like this for ever"
             _say_error(f"not requeued: {why}")

@@ -334,7 +334,7 @@ def build_job(
     )
     removed = taken_away(os.environ, launcher, nodes)
     # on all nodes, the user's as well
-    variables = environment.settings | environment.kept
+    variables = environment.settings | environment.user_set
     if nodes > 1:  # and what modules have set, whatever engine reads it
         for name, value in present.items():
             if name.startswith(ENGINE_PREFIXES) or name in _PATHS:

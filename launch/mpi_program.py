@@ -57,10 +57,10 @@ class MpiOnPath(NamedTuple):
         linked = f"Horovod was linked to {self.library.product} {_linked_version(self.library)}"
         if self.first == self.right or self.first is None:
             return f"{self.first or 'none on the PATH'}; {linked.strip()}"
-        taken = "no other is on the PATH: put its folder first there, or use --launcher gloo"
+        remedy = "no other is on the PATH: put its folder first there, or use --launcher gloo"
         if self.right:
-            taken = f"{self.right} is taken"
-        return f"the PATH's first is {self.first}, but {linked.strip()}; {taken}"
+            remedy = f"{self.right} is taken"
+        return f"the PATH's first is {self.first}, but {linked.strip()}; {remedy}"
 
 
 def mpi_on_path(name: str, library: MpiLibrary) -> MpiOnPath:

@@ -40,17 +40,17 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
     answering = _answering(began, hosts)
     if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
         return began.loaded, ()
-    left = answering[:nodes]
+    chosen_hosts = answering[:nodes]
     summary = f"{len(answering)} of {max(nodes, len(hosts))} nodes answer"
-    if len(left) < min(min_nodes, nodes):
+    if len(chosen_hosts) < min(min_nodes, nodes):
         raise UserError(
             f"system.job.min_nodes: {min_nodes} expected, {summary} "
             f"({', '.join(answering) or 'none'})"
         )
-    say(f"{summary}: going on with {', '.join(left)}")
-    batches = keep_batches(run, len(left) * run.system.ranks_per_node)
-    overrides = [f"system.nodes={len(left)}", *batches]
-    return load(RunFolder(out).config, overrides), left
+    say(f"{summary}: going on with {', '.join(chosen_hosts)}")
+    batches = keep_batches(run, len(chosen_hosts) * run.system.ranks_per_node)
+    overrides = [f"system.nodes={len(chosen_hosts)}", *batches]
+    return load(RunFolder(out).config, overrides), chosen_hosts
 
 
 def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:

@@ -60,10 +60,10 @@ def load_resumed(
     try:
         checkpoint = newest_expected(folder.checkpoints)
     except UserError as error:
-        again = shlex.join(
+        restart_command = shlex.join(
             ["rn50", "launch", str(source), *words_to_repeat(folder.path, RUN)]
         )
-        raise UserError(f"{error}; start again with: {again}") from None
+        raise UserError(f"{error}; start again with: {restart_command}") from None
     if config is None:
         loaded = resumed_config(checkpoint, overrides, source)
     else:

@@ -262,7 +262,7 @@ def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
         if finding.severity in (ERROR, WARNING):
             say(f"note: config check: {finding.message}")
             break
-    for variable, value in plan.environment.kept.items():
+    for variable, value in plan.environment.user_set.items():
         say(f"kept from your environment: {variable}={value}")
     for line in not_passed_on(plan.environment.removed):
         say(line)

@@ -213,13 +213,13 @@ def wait(
     """Wait until the scheduler no longer knows the job as alive; the exit code it left. `tell` gets
     why it has not begun, as often as that changes. Raises UserError: it left none, or can never
     begin."""
-    told = ""
+    last_reason = ""
     while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
         if not state.can_begin:
-            raise UserError(f"{plan.scheduler.name} job {job} {state.words}")
-        if state.words not in ("", told):
-            told = state.words
-            tell(f"{plan.scheduler.name} job {job} {told}")
+            raise UserError(f"{plan.scheduler.name} job {job} {state.reason}")
+        if state.reason not in ("", last_reason):
+            last_reason = state.reason
+            tell(f"{plan.scheduler.name} job {job} {last_reason}")
         time.sleep(poll_s)
     until_s = time.monotonic() + settle_s
     while time.monotonic() < until_s:
@@ -256,7 +256,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     if state is None:
         why = f"{scheduler} does not have job {job} any more: it never began"
         return CANCELLED, why
-    return QUEUED, f"{scheduler} job {job} {state.words}".strip()
+    return QUEUED, f"{scheduler} job {job} {state.reason}".strip()
 
 
 def _ended_with(code: str, job: JobFolder) -> tuple[str, str]:
@@ -282,7 +282,7 @@ class State(NamedTuple):
     """A job as its scheduler has it. `words`: why it has not begun, empty where nothing is said.
     `can_begin`: that may pass by itself."""
 
-    words: str = ""
+    reason: str = ""
     can_begin: bool = True
 
 

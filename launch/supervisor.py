@@ -376,14 +376,14 @@ def _keep(stderr: IO[str], log: StderrLog) -> None:
 def _relay(stdout: IO[str], log: StderrLog) -> None:
     """Show what rank 0 prints; Hydra's message on the end of a rank, below a row of its own on the
     standard output, goes to the log, as the launchers' other messages do."""
-    read = True
+    is_read = True
     ended = False
     for line in stdout:
         ended = ended or _HYDRAS_ROW.fullmatch(line) is not None
         if ended:
             log.write(line)
-        elif read:
+        elif is_read:
             try:
                 print(LABEL.sub("", line), end="", flush=True)
             except OSError:  # `| head`, a closed terminal: the ranks go on all the same
-                read = False
+                is_read = False

@@ -69,11 +69,11 @@ class RankStatus:
 
     def beat(self, message: Mapping[str, Any], now_s: float) -> None:
         """Note where the rank says it is."""
-        place = Place(*message["place"])
+        reported = Place(*message["place"])
         self.line = Line(*message["line"])
         self.is_started = message["is_started"]
-        if place != self.place:
-            self.place = place
+        if reported != self.place:
+            self.place = reported
             self.last_step_s = now_s
             self.last_progress_s = now_s
         if seen := message["activity"]:
@@ -83,14 +83,14 @@ class RankStatus:
 
     def look(self, seen: Activity, now_s: float) -> bool:
         """Note what its process does at a step. Returns whether it works."""
-        before, *_ = self.looks or [seen]
-        works = seen.works_since(before, now_s - self.last_work_s)
+        earlier, *_ = self.looks or [seen]
+        works = seen.works_since(earlier, now_s - self.last_work_s)
         if works or not self.looks:
-            before = seen
+            earlier = seen
             self.last_work_s = now_s
         if works and self.is_started:
             self.last_progress_s = now_s
-        self.looks = [before, seen]
+        self.looks = [earlier, seen]
         return works
 
     def found(self, what: str, for_s: float, does: str, *more: str) -> Failure:
@@ -100,8 +100,8 @@ class RankStatus:
         if self.place.done_step:
             facts.append(f"its device had done step {self.place.done_step}")
         if self.looks:
-            before, seen = self.looks
-            does = seen.since(before)
+            earlier, seen = self.looks
+            does = seen.since(earlier)
         return self.report("; ".join([*facts, does]))
 
     def report(self, reason: str) -> Failure:

@@ -116,8 +116,8 @@ class Guesses:
 
         scores = self.net(images)
         shares = nd.softmax(scores.as_in_context(cpu()).astype("float32"))
-        most = min(TOP, shares.shape[1])
-        self.batches.append(nd.stack(*shares.topk(k=most, ret_typ="both"), axis=1))
+        top_count = min(TOP, shares.shape[1])
+        self.batches.append(nd.stack(*shares.topk(k=top_count, ret_typ="both"), axis=1))
         return scores
 
     def save(self, path: Path, images: int) -> None:

@@ -81,12 +81,12 @@ class CudaModule:
         """The launch of a kernel as an entry of a table. `arguments`: in the order of its
         parameters; arrays, addresses or numbers."""
         parameters = self._parameters[name]
-        words = [
+        argument_words = [
             _word(parameter, value)
             for parameter, value in zip(parameters, arguments, strict=True)
         ]
         call = Call(function=self._function(name), blocks=blocks)
-        call.words[: len(words)] = words
+        call.words[: len(argument_words)] = argument_words
         return call
 
     def launch(self, name: str, blocks: int, *arguments: Any) -> None:

@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
     layer: str
     function: str
-    words: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     reals: tuple[float, ...]
     blocks: int
 
@@ -100,7 +100,7 @@ class Tape:
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
-        for argument in words_of(entry):
+        for argument in arguments_of(entry):
             if isinstance(argument, Buffer):
                 argument.calls.append(len(self.entries))
         self.entries.append(entry)
@@ -112,7 +112,9 @@ class Tape:
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
-        arguments = tuple(self._resolved(argument, base) for argument in entry.words)
+        arguments = tuple(
+            self._resolved(argument, base) for argument in entry.arguments
+        )
         if entry.blocks:
             call = self._module.call(entry.function, entry.blocks, arguments)
         else:
@@ -134,9 +136,9 @@ class Tape:
         return argument or 0
 
 
-def words_of(entry: Entry) -> Iterator[Any]:
+def arguments_of(entry: Entry) -> Iterator[Any]:
     """All that a call is given."""
-    for argument in entry.words:
+    for argument in entry.arguments:
         yield argument
         if isinstance(argument, dict):
             yield from argument.values()
