@@ -52,6 +52,7 @@ def time_sizes(out: Path, sizes_bytes: Sequence[int], rounds: int) -> Samples:
         array = mx.nd.zeros(rows * columns)
 
         def add(array: Any = array) -> None:
+            """Sum the array over all ranks, to its end."""
             comm.sum_(array, f"sum{array.size}", 0)
             array.wait_to_read()
 

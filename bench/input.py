@@ -74,6 +74,7 @@ def _decode(run: Run) -> Callable[[], Any]:
     def graph(
         jpegs: Any, labels: Any, anchors: Any, shapes: Any, _: Any
     ) -> tuple[Any, Any]:
+        """The decoded windows alone, with the labels as they come."""
         decoded = fn.decoders.image_slice(
             jpegs,
             anchors,
@@ -195,6 +196,7 @@ def with_roofline(outcome: Outcome, model: Machine, batch: int) -> Outcome:
     )
 
     def draw(path: Path) -> None:
+        """Draw the roofline into a file."""
         _draw_roofline(path, system, rates, {"read": inputs["read"]}, training)
 
     return replace(outcome, figures=figures, draw=draw)

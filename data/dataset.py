@@ -208,6 +208,7 @@ def _check_bytes(folder: Path, manifest: Manifest, progress: Progress) -> None:
     done = 0
 
     def advance(count: int) -> None:
+        """Count bytes that were read."""
         nonlocal done
         done += count
         progress(done // MB, total // MB)

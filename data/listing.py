@@ -359,6 +359,7 @@ def _hold_out(
         raise UserError(f"--hold-out: {images} without a val expected, found one")
 
     def digest(source: SourceImage) -> bytes:
+        """The place of an image in the order in which images are held out."""
         key = f"{seed}/{source.name}"
         name = key.encode(errors="surrogateescape")
         return hashlib.sha256(name).digest()

@@ -76,6 +76,7 @@ def pack_images(
     done = 0
 
     def advance(count: int) -> None:
+        """Count images that are packed."""
         nonlocal done
         done += count
         progress(done, total)

@@ -99,6 +99,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
     digests = list[int]()
 
     def add(part: PackedPart, content: bytes) -> None:
+        """Take a part behind those before it."""
         nonlocal end
         sha.update(content)
         rows = [tuple(row) for row in part.rows]

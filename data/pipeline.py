@@ -144,6 +144,7 @@ class Source:
         self._alive: deque[Fed] = deque(maxlen=data.prefetch + 3)
 
         def next_inputs() -> Inputs:
+            """The inputs of the next batch; they are kept while DALI may read them."""
             fed = feed(next(steps))
             self._alive.append(fed)
             return fed[1]
@@ -232,6 +233,7 @@ def build_train_source(
     )
 
     def whole(*inputs: Any) -> Images:
+        """Decoded, resized or augmented, and normalised images, with their labels."""
         jpegs, labels, anchors, shapes, mirror, *operations = inputs
         images = fn.decoders.image_slice(
             jpegs, anchors, shapes, axis_names="HW", **decoder_options(data, device_id)
@@ -327,6 +329,7 @@ def build_eval_source(
     batches = sampling.eval_batches(data.eval_samples, ranks, batch_per_rank)
 
     def feed(step: int) -> Fed:
+        """The records and inputs of a batch, from 0."""
         numbers, counts = sampling.eval_batch(
             data.eval_samples,
             step % batches,
@@ -345,6 +348,7 @@ def build_eval_source(
         return numbers, (records.images(numbers), labels, *windows)
 
     def graph(jpegs: Any, labels: Any, starts: Any, ends: Any) -> Images:
+        """Decoded, resized and normalised images, with their labels."""
         images = fn.decoders.image(jpegs, **decoder_options(data, device_id))
         images = fn.resize(
             images,

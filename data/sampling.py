@@ -265,7 +265,7 @@ def centre_windows(
 def eval_windows(
     heights: Floats, widths: Floats, resize_px: int
 ) -> tuple[Floats, Floats]:
-    """Where the part of an image begins and ends, in (y, x) pixels, that evaluation resizes and
+    """The begin and the end, in (y, x) pixels, of the part of an image that evaluation resizes and
     then crops: all of it, or of an image more than _ELONGATED times as long as wide its middle,
     since 1 x 10,000 pixels would become 256 x 2,560,000 (2 GB). A pixel of the crop has the same
     place in both: so many pixels are left that their number is odd or even as that of all was."""

@@ -63,7 +63,7 @@ _CRASH = re.compile(
     r"|uncaught exception: .*"
 )
 _SOURCE = re.compile(r"\[/\S+:\d+\] ")
-"""Where in Gloo an error was thrown."""
+"""The place in Gloo's sources where an error was thrown."""
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w+Error: .*", re.M)
 _RULER = re.compile(r"[-=]{60,}")
 _LONGEST = 500

@@ -32,7 +32,7 @@ NO_COMPONENT = (
     r"No components were able to be opened in the \S+ framework|PML \S+ cannot be selected"
     r"|At least one pair of MPI processes are unable to reach each other"
 )
-"""Of Open MPI: a setting may ask for what it was built without."""
+"""Open MPI's words where a setting may ask for what it was built without."""
 _NO_PROCESS = "Resource temporarily unavailable|can't start new thread|fork: retry"
 _NO_SHARED = r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device"
 _NO_TEXT = "(?!)"  # matches no text
@@ -89,12 +89,14 @@ _ULIMITS = {
     "t": _Ulimit(resource.RLIMIT_CPU, "CPU time is limited"),
 }
 LEAST_OPEN_FILES = 64
-"""With two ranks mpirun hangs at 26, ends without its words at 32 and starts at 40."""
+"""The fewest with which a launcher starts: of two ranks mpirun hangs at 26, ends without its words
+at 32 and starts at 40."""
 _OWN_FILES = 32
-"""Of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
+"""Files of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
 _NEARLY_FULL_BYTES = 1 << 20
 SMALL_SHARED_BYTES = 16 << 20
-"""Of /dev/shm. Open MPI takes 4 MiB a rank and more: two ranks run in 16 MiB and fail in 12."""
+"""The least that /dev/shm should have: Open MPI takes 4 MiB a rank and more, so that two ranks run
+in 16 MiB and fail in 12."""
 
 
 class Limits(NamedTuple):
@@ -190,6 +192,7 @@ def with_shortages(cause: Cause, stderr: str, limits: Limits) -> Cause:
 
 def _of_ulimit(letter: str) -> Callable[[Limits], str | None]:
     def fact(limits: Limits) -> str | None:
+        """The limit in a sentence; None: it is not set."""
         if letter not in limits.ulimits:
             return None
         sentence = _ULIMITS[letter].sentence

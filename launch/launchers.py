@@ -121,6 +121,7 @@ class OpenMpi(Launcher):
     families = ("openmpi",)
 
     def command(self, job: Job) -> list[str]:
+        """`mpirun` with the names of the variables that it is to pass on."""
         tokens = [
             "mpirun",
             "-np",
@@ -150,6 +151,7 @@ class Horovodrun(Launcher):
     controller = "gloo"
 
     def command(self, job: Job) -> list[str]:
+        """Our module around Horovod's launcher; hosts and network where there are several."""
         tokens = [*HOROVODRUN, "--gloo", "-np", str(job.ranks)]
         if job.hosts:
             tokens += ["-H", job.slots]
@@ -159,7 +161,8 @@ class Horovodrun(Launcher):
         return [*tokens, *job.command]
 
     def is_installed(self) -> bool:
-        return True  # with Horovod
+        """It came with Horovod."""
+        return True
 
 
 @registered
@@ -174,6 +177,7 @@ class Srun(Launcher):
     may_start_elsewhere = True
 
     def command(self, job: Job) -> list[str]:
+        """`srun`, which passes all variables on and leaves the cores to the ranks."""
         tokens = [
             "srun",
             f"--mpi={job.pmi}",
@@ -205,6 +209,7 @@ class Hydra(Launcher):
     families = MPICH_ABI
 
     def command(self, job: Job) -> list[str]:
+        """`mpiexec.hydra` with the names of the variables that it is to pass on."""
         tokens = [self.program, "-n", str(job.ranks), "-ppn", str(job.ranks_per_node)]
         if job.hosts:
             tokens += ["-hosts", ",".join(job.hosts)]
@@ -218,7 +223,7 @@ OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
     "openmpi": "mpirun",
 }
-"""Without a scheduler's own launcher."""
+"""The launcher of each MPI, for where no scheduler has its own."""
 
 _PMI: dict[Family, tuple[str, ...]] = {
     **dict.fromkeys(MPICH_ABI, ("pmi2", "pmix")),

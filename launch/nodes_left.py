@@ -15,7 +15,7 @@ from ..host.progress import say
 from ..logging.run_folder import RunFolder
 from ..train.checkpoint.resume import keep_batches
 from .launch_plan import LaunchPlan
-from .launchers import LAUNCHERS, Job
+from .launchers import LAUNCHERS
 
 PROBE_S = 30.0
 """Longest time in which a node starts a process. Slurm gives up a dead one after its MessageTimeout
@@ -74,16 +74,12 @@ def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
     job = began.job._replace(command=("true",), ranks=1, ranks_per_node=1)
 
     def starts(host: str) -> bool:
-        return _starts(began.launcher, job._replace(hosts=(host,)))
+        """Whether its process starts and ends well in time."""
+        command = LAUNCHERS[began.launcher].command(job._replace(hosts=(host,)))
+        try:
+            return ask(command, PROBE_S, job.launchers_environment).code == 0
+        except NoAnswer:
+            return False
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return tuple(compress(hosts, pool.map(starts, hosts)))
-
-
-def _starts(launcher: str, job: Job) -> bool:
-    """Whether its processes start and end well in time."""
-    command = LAUNCHERS[launcher].command(job)
-    try:
-        return ask(command, PROBE_S, job.launchers_environment).code == 0
-    except NoAnswer:
-        return False

@@ -47,7 +47,7 @@ _NOT_CODE = ("__pycache__", "notebook")
 _IMPLEMENTATION = "rn50"
 _SUCCESS = "PACKAGE CHECKER FOUND NO ERRORS"
 _MOST_BYTES = 256 << 20
-"""Of a log or a config."""
+"""The longest log or config that is copied."""
 _CHECK_S = 600.0
 
 

@@ -36,7 +36,7 @@ from ..train.reserve import give_back, reserve
 RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
-"""Of a log or metrics file: metrics have 150 bytes a line."""
+"""The longest log or metrics file that is kept: metrics have 150 bytes a line."""
 
 
 def load_resumed(

@@ -51,9 +51,9 @@ _silent_until_s: dict[str, float] = {}
 SUBMIT_S = 120.0
 """For a scheduler to take a job; on a busy one that takes minutes."""
 _LOST = re.compile("tim(ed|e) ?out|timeout|connect|communicat", re.IGNORECASE)
-"""In what a scheduler's command says when its answer was lost, not its request."""
+"""Words of a scheduler's command whose answer was lost, not its request."""
 JOB_ID = re.compile(r"\d[\w.\[\]-]*(;\w[\w.-]*)?")
-"""Of every scheduler; never an option of its commands."""
+"""The id of a job of any scheduler, which is never an option of its commands."""
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
 
@@ -66,6 +66,7 @@ class SubmissionPlan(NamedTuple):
 
     @property
     def files(self) -> JobFolder:
+        """The files of the job."""
         return JobFolder(self.folder)
 
 

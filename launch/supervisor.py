@@ -48,7 +48,7 @@ _LONGEST_LINE = 1 << 16
 _PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES_A_RANK = 10_000_000
 _MOST_BYTES = 100_000_000
-"""Of all ranks; half of it may be in memory."""
+"""The most for all ranks together; half of it may be in memory."""
 _MOST_REPEATS = 100
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _MOST_COUNTED = 10_000

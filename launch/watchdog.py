@@ -58,7 +58,7 @@ class RankStatus:
         self.last_work_s = now_s
         self.last_step_s = now_s
         self.last_progress_s = now_s
-        """Of a step or phase; in training of work too."""
+        """The last new step or phase; in training work counts too."""
         self.looks: list[Activity] = []
         """What its process did then, at a step: when it last worked, and now."""
 
@@ -165,6 +165,7 @@ class Watchdog:
 
     @property
     def environment(self) -> dict[str, str]:
+        """The variable by which ranks find this watchdog."""
         port = self._listener.getsockname()[1]
         return {WATCHDOG_ENV: f"{self._host}:{port}:{self._token}"}
 
@@ -380,6 +381,7 @@ class Watchdog:
         answer_s = now_s - self._settings.silence_s
 
         def order(status: RankStatus) -> tuple[bool, int, bool]:
+            """Silent ranks first, then those behind, then those that wait for nobody."""
             answers = status.last_received_s >= answer_s
             return answers, status.place.step, status.waits
 

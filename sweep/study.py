@@ -171,10 +171,11 @@ class _NoLock(BaseJournalFileLock):
     """The driver holds the folder. Optuna's own lock stays for 30 s where a driver was killed."""
 
     def acquire(self) -> bool:
+        """Nobody else writes."""
         return True
 
     def release(self) -> None:
-        pass
+        """Nothing is held."""
 
 
 def _mend(journal: Path) -> bool:

@@ -67,7 +67,7 @@ class LossScaleState(Strict):
 
 
 class Meta(Strict):
-    """Where a run was: everything but the arrays."""
+    """The state of a run when it was saved: everything but the arrays."""
 
     state: TrainState
     """How far training had come; with the seed it is the place in the data as well."""
@@ -120,7 +120,7 @@ def is_within_epoch(plan: Plan, state: TrainState) -> bool:
 
 
 def log_position(plan: Plan, state: TrainState) -> Literal["run", "epoch", "trained"]:
-    """Where the MLPerf log of a run in this state stands.
+    """The place of the MLPerf log of a run in this state.
 
     Between two blocks, in an epoch, or between two epochs of a block.
     """

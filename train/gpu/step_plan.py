@@ -99,6 +99,7 @@ def cut(
     ]
 
     def bucket_of(parameter: Any) -> int:
+        """The number of the bucket in which a parameter's gradient lies."""
         address = data_address(parameter.grad())
         return next(n for n, end in enumerate(ends) if begins[n] <= address < end)
 

@@ -71,6 +71,7 @@ class PlanUpdater(Updater):
             self._blocks += count
 
         def on_device(values: Any, dtype: str) -> nd.NDArray:
+            """An array on the GPU."""
             return nd.array(np.array(values, dtype), ctx, dtype=dtype)
 
         # From here on `_by_tensor` adds up the sums of a tensor's chunks.
@@ -137,6 +138,7 @@ class PlanUpdater(Updater):
         return self._call(name, self._blocks, *arguments)
 
     def measured_step(self, step: int, settings: Settings) -> Measured:
+        """Do `step`, whose first kernel makes the sums anyway; they are copied."""
         rescale = self._rescale(settings)
         self.step(step, settings)
         # a copy: the next steps write theirs before this one is read

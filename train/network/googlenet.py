@@ -62,6 +62,7 @@ class LocalNorm(nn.HybridBlock):
         self._half = model.dtype == "float16"
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
+        """Normalise in float32 and NCHW; the result is as `x` in type and layout."""
         if self._last:
             x = F.transpose(x, axes=TO_NCHW)
         if self._half:
