@@ -48,6 +48,7 @@ def time_sizes(out: Path, sizes_bytes: Sequence[int], rounds: int) -> Samples:
     seconds: Samples = {}
     columns = max(1, len(connection.columns))
     for size_bytes in sizes_bytes:
+        # a torus cuts an array into equal parts
         rows = -(-size_bytes // 4 // columns)
         array = mx.nd.zeros(rows * columns)
 

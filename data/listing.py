@@ -420,6 +420,7 @@ def _in_tar(path: Path, start: int) -> Iterator[StoredFile]:
             file.seek(start)
             first = file.read(2)
             file.seek(start)
+            # "r:": what is compressed is refused, as no place in it could be read again
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay

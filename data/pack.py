@@ -111,6 +111,7 @@ def pack_images(
             drawn=synthetic,
         )
         (folder / FILE_NAME).write_text(manifest.to_json())
+        # parts, and the key by which an unfinished packing is known
         for path in folder.iterdir():
             if path.name not in (FILE_NAME, *manifest.files):
                 path.unlink()
@@ -163,7 +164,7 @@ def _print_copies(images: Path, train: PackedSplit, val: PackedSplit) -> None:
     labels = np.concatenate([train.labels, val.labels])
     names = train.names + [f"val/{name}" for name in val.names]
     _, firsts, copied = np.unique(digests, return_index=True, return_inverse=True)
-    firsts = firsts[copied]
+    firsts = firsts[copied]  # of each photo the first that has its bytes
     is_val = np.arange(len(digests)) >= len(train.digests)
     in_train = is_val & ~is_val[firsts]
     in_two = labels != labels[firsts]

@@ -117,6 +117,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
         records.seek(0)
         for part, content in _complete_parts(job, records):
             add(part, content)
+        # what a part that was not complete has left
         records.seek(records.truncate(end))
         with closing(_encoded_parts(job, len(tables))) as encoded_parts:
             for part in encoded_parts:
@@ -125,7 +126,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
                 content = encoded.read_bytes()
                 encoded.unlink()
                 records.write(content)
-                records.flush()
+                records.flush()  # before the file that says so
                 write_file(path, json.dumps(part))
                 add(part, content)
     table = np.concatenate(tables)
@@ -186,6 +187,7 @@ def _encoded_parts(job: PackJob, first: int) -> Generator[PackedPart, None, None
     with worker_pool(processes, partial(_take, job)) as pool:
         for number in range(first, job.parts):
             ahead.append(pool.submit(_encode_part, number))
+            # so that each worker has its next part at hand
             if len(ahead) > 2 * processes:
                 yield ahead.popleft().result()
         while ahead:

@@ -249,7 +249,7 @@ def build_train_source(
     return Source(
         graph or whole,
         feed.batch,
-        inputs=8 if ranges else 5,
+        inputs=8 if ranges else 5,  # of `_TrainFeed.batch`
         records=feed.records,
         batch_per_rank=max(segment.per_rank for segment in plan.segments),
         data=data,
@@ -380,6 +380,7 @@ def _augment(images: Any, operations: Sequence[Any], tile: Any, crop_px: int) ->
         colours = colours.gpu()
     floats = types.DALIDataType.FLOAT
     shape = images.shape(dtype=floats, device=images.device)
+    # DALI has (height, width), the matrices (x, y)
     sides = fn.stack(shape[1], shape[0])
     matrices = matrices * fn.reshape(sides, shape=[2, 1])
     images = fn.warp_affine(images, matrices, size=(crop_px, crop_px), dtype=floats)

@@ -132,6 +132,7 @@ class TrainOrder:
         segment = plan.segment_of_step(step)
         first = plan.images_after(step - 1) + rank * segment.per_rank
         positions = np.arange(first, first + segment.per_rank)
+        # the whole set, or with `data.shards` that of the rank's node
         part = plan.part_of(rank)
         lowest, beyond = part.images(plan.train_samples)
         if plan.last_batch == "mix":
@@ -371,4 +372,4 @@ def uniforms(positions: Indices, seed: int, count: int) -> Doubles:
     z ^= z >> 27
     z *= 0x94D049BB133111EB
     z ^= z >> 31
-    return (z >> 11) * 2.0**-53
+    return (z >> 11) * 2.0**-53  # the 53 bits of a double's fraction

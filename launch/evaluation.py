@@ -85,6 +85,7 @@ def evaluate(
     for count in counts:
         count["accuracy"] = count["correct"] / count["total"]
         count["accuracy_top5"] = count["correct_top5"] / count["total"]
+    # of several the last count is the ensemble's
     members = zip(copies, loaded, counts, strict=False)
     scored = [_report(*member, run.system.world_size) for member in members]
     if len(scored) == 1:
@@ -284,6 +285,7 @@ def _recorded(checkpoint: Checkpoint, loaded: Loaded, ranks: int) -> float | Non
         for key, value in flatten(loaded.to_dict())
         if key.startswith(_ASKED) and not key.startswith(FREE)
     )
+    # on another number of ranks batch norm's statistics become others
     statistics_fit = (
         checkpoint.meta.statistics_rows == 1 or ranks == checkpoint.meta.ranks
     )

@@ -103,6 +103,7 @@ def explain_failure(evidence: Evidence) -> str:
         _secondary,
         _refused,
     )
+    # the last one always has an answer
     cause = next(filter(None, (detector(evidence) for detector in detectors)))
     if evidence.limits is not None:
         cause = with_shortages(cause, evidence.stderr, evidence.limits)

@@ -246,7 +246,8 @@ def may_read_others() -> bool:
         return True
     try:
         mapped = Path(f"/proc/{child.pid}/maps").read_text()
-        span = ctypes.c_size_t * 2
+        span = ctypes.c_size_t * 2  # struct iovec: address and bytes
+        # one byte, from the child's first mapping into `remote` itself
         remote = span(int(mapped.partition("-")[0], 16), 1)
         local = span(ctypes.addressof(remote), 1)
         process_vm_readv = ctypes.CDLL(None).process_vm_readv

@@ -88,4 +88,5 @@ def _redirect(log: Path) -> None:
         os.dup2(file.fileno(), 2)
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
+    # into a file Python writes by blocks, and whoever follows the log would see nothing
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -127,13 +127,14 @@ class OpenMpi(Launcher):
             "-np",
             str(job.ranks),
             "--oversubscribe",
-            "--bind-to",
+            "--bind-to",  # scripts/bind.sh does
             "none",
         ]
         if job.hosts:
             tokens += ["--host", job.slots]
         if job.nodes > 1:
             tokens += ["--map-by", f"ppr:{job.ranks_per_node}:node"]
+        # as in a container: without it mpirun refuses root
         if job.as_root:
             tokens.append("--allow-run-as-root")
         for name in sorted(job.environment):
@@ -281,6 +282,7 @@ def pick_pmi(family: Family | None) -> str:
         answer = ask(["srun", "--mpi=list"])
     except NoAnswer:
         return kinds[0]
+    # some versions list them on the standard error, each behind `srun: `
     printed = answer.out + answer.err
     listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", printed, re.M)
     return next(filter(listed.__contains__, kinds), kinds[0])
@@ -344,7 +346,8 @@ def build_job(
         for name, value in present.items():
             if name.startswith(ENGINE_PREFIXES) or name in _PATHS:
                 variables.setdefault(name, value)
-        hosts = hosts or allocated_hosts()[:nodes]
+        hosts = hosts or allocated_hosts()[:nodes]  # those behind are spare
+    # of a launcher that train/process_info.py does not know
     if names := LAUNCHERS[launcher].rank_variables:
         variables[RANK_VARIABLES] = ",".join(filter(None, names))
     job = Job.of(run, command)._replace(

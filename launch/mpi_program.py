@@ -69,6 +69,7 @@ def mpi_on_path(name: str, library: MpiLibrary) -> MpiOnPath:
     programs = [_described(path) for path in paths if path]
     first = next(iter(programs), None)
     fitting = (program for program in programs if program.starts(library))
+    # a later one that does not say whose it is fits no better than the first
     identified = (program for program in fitting if program.family or program == first)
     return MpiOnPath(library, first, next(identified, None))
 

@@ -38,6 +38,7 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
         _wait_for(began, hosts[:nodes])
         return began.loaded, ()
     answering = _answering(began, hosts)
+    # whatever happened, no node is gone
     if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
         return began.loaded, ()
     chosen_hosts = answering[:nodes]

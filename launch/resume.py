@@ -68,6 +68,7 @@ def load_resumed(
         loaded = resumed_config(checkpoint, overrides, source)
     else:
         loaded = load_named(config, overrides, RESUME)
+        # with another one it would be another training
         if loaded.run.seed is None:
             overrides = [*overrides, f"seed={checkpoint.meta.config.get('seed')}"]
             loaded = load_named(config, overrides, RESUME)
@@ -97,7 +98,7 @@ def begin_attempt(out: RunFolder) -> Checkpoint | None:
     if other_driver := other_holder(out.lock):  # this process was suspended
         raise FolderInUse(out.path, other_driver)
     with hold(out.rank_lock, wait_s=RANK_GRACE_S):
-        pass
+        pass  # nobody else writes there any more
     checkpoint, warnings = newest_checkpoint(out.checkpoints)
     for warning in warnings:
         say(f"rn50: warning: {warning}", to=sys.stderr)
@@ -194,7 +195,7 @@ def latest_interrupted(
         ]
     run = load(config or "quick", overrides).run
     parent = Path(run.system.results)
-    depth = 3
+    depth = 3  # NAME/TIME, and of a job's run NAME/TIME/run_N
     if config:
         parent /= run.name
         depth = 2

@@ -166,6 +166,7 @@ class Slurm(Scheduler):
         if job.requeue:
             yield "#SBATCH --requeue"
             yield "#SBATCH --open-mode=append"  # of slurm-ID.out, what comes before job.log
+            # B: for the batch script alone, which has become `rn50 launch`
             yield f"#SBATCH --signal=B:{LIMIT_SIGNAL[3:]}@{_limit_s(run)[1]}"
         else:
             yield "#SBATCH --no-requeue"

@@ -178,6 +178,7 @@ def _queue(plan: SubmissionPlan) -> str:
         say(f"job {job} is in its queue, but {error}", to=sys.stderr)
         return job
     job = plan.scheduler.job_id(answer.out) or plan.scheduler.job_id(answer.err)
+    # one that a signal ended may have handed the job over before
     if job is None and answer.code > 0 and not _LOST.search(answer.err + answer.out):
         raise Refused(f"{answer.ended}: {answer.said()}; --dry-run prints the script")
     said = answer.said(folder=plan.folder)
@@ -362,7 +363,7 @@ def find_interrupted(
         raise UserError(
             f"--resume: the folder of a job or of a run expected, found no {source}"
         )
-    for path in folder.iterdir():
+    for path in folder.iterdir():  # which may be a stranger's
         in_its_folder(path)
     last = _last_of(job)
     with hold(job.lock):  # it may run on another machine

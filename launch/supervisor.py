@@ -75,6 +75,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
             settings,
             job.ranks,
             one_machine=one_machine,
+            # ranks fill one host after the other
             hosts=[host for host in job.hosts for _ in range(job.ranks_per_node)],
         )
     folder = RunFolder(out)
@@ -266,6 +267,7 @@ class StderrLog:
 
     def write(self, line: str) -> None:
         """Keep a line, or count it. May be called by several threads."""
+        # our own lines say something else where a number differs
         kind = line if "rn50: " in line else _NUMBER.sub("N", line)
         with self._lock:
             if kind in self._seen or len(self._seen) < _MOST_COUNTED:
@@ -344,6 +346,7 @@ def _scratch(
             ) as folder,
             _locked(Path(folder)),
         ):
+            # Open MPI 4 has a folder of its own for what ranks share
             variables = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
             yield {**added, **dict.fromkeys(variables, folder)}
     finally:
@@ -355,6 +358,7 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
     """Ask every process below this one to stop, then kill what is left."""
     alive = psutil.Process().children(recursive=True)
     for process in alive:
+        # one that is stopped gets SIGTERM only when it goes on
         _signal(process, signal.SIGTERM, signal.SIGCONT)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:

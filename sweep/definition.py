@@ -285,6 +285,7 @@ def _wrong_values(loaded: LoadedSweep) -> Iterator[tuple[str, str]]:
     for key, parameter in parameters.items():
         for value in parameter.samples:
             problems = loaded.refusal({key: value})
+            # a value may fit only beside another that is drawn with it
             is_refused = all(
                 loaded.refusal({another_key: sample, key: value})
                 for another_key, another in parameters.items()

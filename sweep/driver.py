@@ -189,6 +189,7 @@ class Driver:
         for epoch, accuracy in unseen:
             active.seen += 1
             is_poor = self._study.report(active.number, epoch, accuracy)
+            # one at its target is about to end well by itself
             if is_poor and accuracy < target:
                 stop(active.process)
                 reason = f"accuracy {accuracy:.4f} after epoch {epoch}"

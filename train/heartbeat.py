@@ -184,6 +184,7 @@ class HeartbeatClient:
         hold = self._context.stop.hold
         if "stop_after" in message:
             hold.stop_after(message["stop_after"], message["by"])
+        # in start-up there is nothing to save, and no step that all could end with
         elif "hold" in message and self._context.is_started:
             self._send({"begun": hold.answer()})
         elif "hold" in message:

@@ -109,6 +109,7 @@ def blocks_left(plan: Plan, state: TrainState) -> Iterator[Block]:
     """The blocks that still have to be trained or evaluated; the first may be partly trained."""
     first_epoch = 1
     for last_epoch in plan.eval_epochs:
+        # one that is trained and not evaluated is a block too, without epochs to train
         if last_epoch > state.epochs_evaluated:
             yield Block(first_epoch, last_epoch)
         first_epoch = last_epoch + 1

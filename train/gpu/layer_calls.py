@@ -154,6 +154,7 @@ class Writer:
             Dense: self._multiply,
         }
         self._pad_images()
+        # Each kernel leaves them at 0; before the first the memory holds what others left.
         if training and self.norms is not Norms.CUDNN:
             self._clear_counters()
         for layer in self.network.layers:
@@ -190,6 +191,7 @@ class Writer:
             self._value(0),
             pixels,
             area,
+            # from one pixel to the next, and from one channel
             *((1, area) if self._channels_first else (3, 1)),
         )
 
@@ -251,6 +253,7 @@ class Writer:
         weight = layer.weight.data()
         if layer.source:  # value 0 are the images
             return weight
+        # anew in each step, since the weight is trained
         size = math.prod(layer.shape)
         padded = self.tape.buffer(size * self._item_bytes)
         self._kernel(
@@ -314,6 +317,7 @@ class Writer:
         # A gradient that a convolution wrote has been through ReLU, so nothing asks for signs.
         comes_masked = layer.target in self.fusion.summed_back
         if layer.relu and layer.residual is not None and not comes_masked:
+            # a byte for each column of a thread, 8 channels in float16 and 4 in float32
             signs = self.tape.buffer(
                 self._size(layer.target) // division.column_channels
             )
@@ -334,6 +338,7 @@ class Writer:
             )
             if layer.target in self.fusion.filter:
                 return  # the next convolution applies it
+        # x and the result, and what is added to it
         elif division.is_one_launch(2 if layer.residual is None else 3):
             launch = division.whole()
             self._norm_kernel(
@@ -375,6 +380,7 @@ class Writer:
     def _cudnn_norm(self, layer: Norm) -> None:
         parameters = layer.parameters
         how = self._normalising(layer)
+        # x, z and y have one shape, and so one descriptor
         space_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
             *how.mode,
@@ -384,6 +390,7 @@ class Writer:
             how.statistics,
             how.relu,
         )
+        # where cuDNN keeps the signs of ReLU for backward
         reserve_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
             *how.mode,
@@ -475,6 +482,7 @@ class Writer:
 
     def _convolve_back(self, layer: Convolution) -> None:
         gradient = layer.weight.grad()
+        # nobody reads a gradient of the images
         if layer.source:
             self._filter_back(layer, gradient)
             self._data_back(layer)
@@ -657,7 +665,7 @@ class Writer:
         if layer.residual is not None:
             if how.z:
                 dz = self._new_gradient(layer.residual)
-            else:
+            else:  # behind `mask` both addends of the sum have the same
                 self._gradients[layer.residual] = dy
         y = how.x if how.relu else 0  # backward reads it only to see where ReLU cut
         self._new_gradient(layer.source)
@@ -676,7 +684,7 @@ class Writer:
             parameters.name,
             "cudnnBatchNormalizationBackwardEx",
             *how.mode,
-            *(self._cudnn.one, self._cudnn.zero) * 2,
+            *(self._cudnn.one, self._cudnn.zero) * 2,  # of the data, of the parameters
             *self._maps(layer.source),
             y,
             self._value(layer.target) if y else 0,
@@ -753,6 +761,7 @@ class Writer:
         )
 
     def _complete(self, parameter: Any) -> None:
+        # by the call that was written last
         self.written.append((len(self.tape.entries) - 1, parameter))
 
     def _value(self, number: int) -> Buffer | nd.NDArray:

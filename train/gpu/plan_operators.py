@@ -70,6 +70,7 @@ class PlanOperators(Operators):
                 statistics.append(p)
             else:
                 trained[np.dtype(p.dtype).name].append(p)
+                # else gluon would take arrays for the gradients, which lie in buckets
                 p.grad_req = "null"
         net.initialize(initializer, ctx=self.ctx)
         for dtype, parameters in sorted(trained.items()):
@@ -148,6 +149,7 @@ class PlanOperators(Operators):
     ) -> Writer:
         """What writes a plan for images of this shape."""
         device = self.module.device
+        # a handle of cuDNN is for the device of the thread that makes it
         device.activate()
         if self.cudnn is None:
             self.cudnn = Cudnn(device, net.dtype)
@@ -206,6 +208,7 @@ class PlanCriterion(_Plans):
     def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
         """Run the forward pass of the plan for these images."""
         plan = self._plan_for(images.shape)
+        # has its memory at once, as `nd.zeros` has not
         losses = nd.empty(len(images), images.context)
         addresses = map(data_address, (images, labels, losses))
         settings = [*addresses, float_bits(scale)]
@@ -239,6 +242,7 @@ class Scorer(_Plans):
 
     def __call__(self, images: nd.NDArray) -> nd.NDArray:
         """The logits, overwritten by the next batch of this shape."""
+        # the first of its settings, by which the first kernel finds the images
         plan = self._plan_for(images.shape)
         plan.run([data_address(images)], [images])
         return plan.logits

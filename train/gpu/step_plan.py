@@ -71,6 +71,7 @@ class TrainingPlan:
                 loss_sum,
                 *(buckets[number] for number in backward_part.buckets),
             ]
+            # without settings: forward has copied those of the step
             part = calls[begin : backward_part.end]
             self.backward.append(Segment(device, part, None, weights, writes))
             begin = backward_part.end

@@ -36,10 +36,10 @@ class Arena:
     def reserve(self, size_bytes: int) -> None:
         """Make it large enough; what it holds is lost. Raises UserError: the GPU has no more."""
         if size_bytes <= self.size_bytes:
-            return
+            return  # the addresses in older plans stay right
         nd.waitall()  # calls of the plans before may still use it
         address = ctypes.c_void_p(self.address)
-        cuda().cudaFree(address)
+        cuda().cudaFree(address)  # of null, the first time, nothing
         size = ctypes.c_size_t(size_bytes)
         if cuda().cudaMalloc(ctypes.byref(address), size):
             raise UserError(
@@ -107,6 +107,7 @@ class Tape:
 
     def calls(self, arena: Arena) -> list[tuple[str, Call]]:
         """The table, with a name for each call; the arena is made large enough."""
+        # such as the workspace where no call wants one
         used = [buffer for buffer in self._buffers if buffer.calls]
         arena.reserve(lay_out(used))
         return [self._call(entry, arena.address) for entry in self.entries]

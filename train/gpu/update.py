@@ -56,8 +56,9 @@ class PlanUpdater(Updater):
         chunks = [-(-t.weight.size // CHUNK) for t in tensors]
         rows = []
         self._blocks = 0
+        # None for each square where the rule is not RMSprop's
         for t, square, count in zip_longest(tensors, self._squares, chunks):
-            row = [
+            row = [  # the struct Tensor of device.cu
                 data_address(t.weight),
                 data_address(t.gradient),
                 data_address(t.momentum),
@@ -83,6 +84,7 @@ class PlanUpdater(Updater):
         self._etas = on_device(etas, "float32")
         self._decays = on_device([t.decay for t in tensors], "float32")
         self._sums = self.operators.zeros(2 * self._blocks)
+        # behind the rates: 1, or 0 where a gradient is not finite
         self._rates = self.operators.zeros(len(tensors) + 1)
         weights = self.operators.shared.weights
         changed = [*weights, *self._flats]
@@ -108,7 +110,7 @@ class PlanUpdater(Updater):
         rule = self._rule
         return self._call(
             "rates",
-            1,
+            1,  # block: the last number rests on all tensors
             self._table,
             self._etas,
             self._decays,

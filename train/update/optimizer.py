@@ -278,6 +278,7 @@ class Updater:
                     *(array for t in part for array in t.arrays),
                     lrs[start:end],
                     decays[start:end],
+                    # velocities and masters are changed in place as well
                     out=[t.weight for t in part],
                     num_weights=len(part),
                     momentum=settings.momentum,
@@ -304,6 +305,7 @@ class Updater:
         denominator = g + self._trust_decay_factor * decays * w
         if self._rule.epsilon_only_below:
             is_below = denominator < epsilon
+            # no condition: of arrays on the device nothing is known yet
             denominator = denominator + epsilon * is_below
             scaled = (w > 0) * (w >= epsilon) * (denominator > 0)
         else:
