@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+from ..host.programs import ended_by
 from ..logging.records import Failure, failures_in
 from .host_limits import NO_COMPONENT, NO_MEMORY, Cause, Limits, with_shortages
 
@@ -148,10 +149,10 @@ def _launcher_killed(evidence: Evidence) -> Cause | None:
     from that."""
     if evidence.code >= 0:
         return None
-    ended = "stopped" if evidence.code == -signal.SIGSTOP else "killed"
-    number = -evidence.code
-    reason = f"the launcher's process, not a rank, was {ended} by {_name(number)}"
-    return Cause(reason, number)
+    ended = ended_by(evidence.code)
+    if evidence.code == -signal.SIGSTOP:
+        ended = ended.replace("killed", "stopped")
+    return Cause(f"the launcher's process, not a rank, {ended}", -evidence.code)
 
 
 def _launcher_asked(evidence: Evidence) -> Cause | None:
@@ -168,13 +169,6 @@ def _launcher_asked(evidence: Evidence) -> Cause | None:
     )
 
 
-def _name(number: int) -> str:
-    """The name of a signal."""
-    if number in set(signal.Signals):
-        return signal.Signals(number).name
-    return f"signal {number}"
-
-
 def _found_by_watchdog(evidence: Evidence) -> Cause | None:
     """A rank that was silent or stood still before the launcher was stopped because of it."""
     if (lost := evidence.lost) and lost.reason != PROCESS_EXITED:
@@ -189,7 +183,7 @@ def _killed(evidence: Evidence) -> Cause | None:
     away = evidence.not_connected
     ends = list(_ends(evidence.stderr, lost, evidence.signals))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
-        killed = f"killed by {_name(number)}"
+        killed = ended_by(-number).removeprefix("was ")
         details: tuple[str, ...] = ()
         if evidence.out_of_memory and number == signal.SIGKILL:
             details = ("the kernel was out of memory",)

@@ -293,9 +293,8 @@ def mpi_for(launcher: str) -> MpiOnPath | None:
     was linked to one."""
     row = LAUNCHERS[launcher]
     library = horovods_mpi()
-    if library is None or row.controller != "mpi" or row.may_start_elsewhere:
-        return None
-    if not row.program:
+    is_of_mpi = row.controller == "mpi" and not row.may_start_elsewhere
+    if library is None or not is_of_mpi or not row.program:
         return None
     return mpi_on_path(row.program, library)
 

@@ -70,12 +70,12 @@ class Communicator:
         self._open_connections()
 
     def _open_connections(self) -> None:
-        if self.ctx.device_type == "gpu" and not hvd.nccl_built():
-            raise UserError(
-                "Horovod over NCCL for GPU ranks expected, found one built without it: "
-                "scripts/setup.sh --gpu"
-            )
         if self.ctx.device_type == "gpu":
+            if not hvd.nccl_built():
+                raise UserError(
+                    "Horovod over NCCL for GPU ranks expected, found one built without it: "
+                    "scripts/setup.sh --gpu"
+                )
             self._check_gpus()
         size = CONNECT_BYTES // 4 // self._parts * self._parts
         first = self.operators.zeros(size)

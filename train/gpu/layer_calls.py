@@ -282,8 +282,8 @@ class Writer:
             layer.parameters.name,
             "running_terms",
             blocks_for(channels),
-            *self._trained(layer),
-            *self._running(layer),
+            *layer.trained,
+            *layer.running,
             *terms,
             channels,
             layer.epsilon,
@@ -323,7 +323,7 @@ class Writer:
             )
             self._signs[layer.target] = signs
         parameters = layer.parameters
-        statistics = (*self._trained(layer), *self._running(layer), *terms)
+        statistics = (*layer.trained, *layer.running, *terms)
         numbers = (layer.new_share, layer.epsilon)
         if layer.source in self.sums:
             self.tape.kernel(
@@ -411,8 +411,8 @@ class Writer:
             self._residual(layer) if how.z else 0,
             *self._maps(layer.target),
             how.statistics,
-            *self._trained(layer),
-            *self._running(layer),
+            *layer.trained,
+            *layer.running,
             saved.mean,
             saved.inverse_deviation,
             how.relu,
@@ -549,7 +549,7 @@ class Writer:
         sums."""
         norm = self.fusion.norm_before(layer)
         assert norm is not None
-        gamma, beta = self._trained(norm)
+        gamma, beta = norm.trained
         terms = self._terms[norm.target]
         slopes = self._new_slopes(norm)
         (by_dy,) = self._of_channels(norm.target, 1)
@@ -601,36 +601,22 @@ class Writer:
             dz = dy
             self._gradients[layer.residual] = dy
         self._gradients[layer.source] = x
+        comes_summed = layer.target in self.slopes
         slopes = self.slopes.get(layer.target) or self._new_slopes(layer)
-        if division.is_one_launch(2) and layer.target not in self.slopes:
+        arguments = (x, dy, dz, signs, *terms, *slopes)
+        if not comes_summed and division.is_one_launch(2):
             launch = division.whole()
             self._norm_kernel(
-                layer,
-                "norm_back",
-                launch,
-                x,
-                dy,
-                dz,
-                signs,
-                *terms,
-                *slopes,
-                x,
-                *launch.maps,
-                relu,
+                layer, "norm_back", launch, *arguments, x, *launch.maps, relu
             )
             return
-        if layer.target not in self.slopes:
+        if not comes_summed:
             launch = division.sums()
             self._norm_kernel(
                 layer,
                 "norm_slopes",
                 launch,
-                x,
-                dy,
-                dz,
-                signs,
-                *terms,
-                *slopes,
+                *arguments,
                 *self._partials(launch),
                 *launch.maps,
                 relu,
@@ -648,7 +634,7 @@ class Writer:
             slopes.constant,
             x,
             *launch.maps,
-            0 if dz or layer.target in self.slopes else relu,
+            0 if dz or comes_summed else relu,
         )
 
     def _cudnn_norm_back(self, layer: Norm) -> None:
@@ -694,9 +680,8 @@ class Writer:
             dz,
             *self._slope(layer.source),
             how.statistics,
-            *self._trained(layer),
-            parameters.gamma.grad(),
-            parameters.beta.grad(),
+            *layer.trained,
+            *layer.gradients,
             saved.mean,
             saved.inverse_deviation,
             how.relu,
@@ -815,15 +800,6 @@ class Writer:
             relu=self._cudnn.relu() if fused else 0,
         )
 
-    @staticmethod
-    def _trained(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
-        return layer.parameters.gamma.data(), layer.parameters.beta.data()
-
-    @staticmethod
-    def _running(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
-        parameters = layer.parameters
-        return parameters.running_mean.data(), parameters.running_var.data()
-
     def _division(self, layer: Norm) -> Division:
         channels = self.network.values[layer.target].channels
         rows = self._size(layer.target) // channels
@@ -837,9 +813,7 @@ class Writer:
         return [self.tape.buffer(size_bytes) for _ in range(count)]
 
     def _new_slopes(self, layer: Norm) -> Slopes:
-        parameters = layer.parameters
-        of_x, constant = self._of_channels(layer.target, 2)
-        return Slopes(parameters.gamma.grad(), parameters.beta.grad(), of_x, constant)
+        return Slopes(*layer.gradients, *self._of_channels(layer.target, 2))
 
     def _partials(self, launch: Launch) -> tuple[Buffer, Buffer]:
         """The memory where a norm's slices leave their sums, and where they count themselves."""

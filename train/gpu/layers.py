@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mxnet import nd
 from mxnet.gluon import nn
 
 from ..gluon_private import operator_settings
@@ -68,6 +69,22 @@ class Norm(NamedTuple):
     epsilon: float
     new_share: float
     """The share of a batch's statistics in the running ones: 1 - momentum."""
+
+    @property
+    def trained(self) -> tuple[nd.NDArray, nd.NDArray]:
+        """The scale and the shift of each channel."""
+        return self.parameters.gamma.data(), self.parameters.beta.data()
+
+    @property
+    def gradients(self) -> tuple[nd.NDArray, nd.NDArray]:
+        """The gradients of `trained`."""
+        return self.parameters.gamma.grad(), self.parameters.beta.grad()
+
+    @property
+    def running(self) -> tuple[nd.NDArray, nd.NDArray]:
+        """The running mean and variance of each channel."""
+        parameters = self.parameters
+        return parameters.running_mean.data(), parameters.running_var.data()
 
 
 class MaxPooling(NamedTuple):

@@ -37,18 +37,6 @@ class PlanUpdater(Updater):
         self._flats.append(flat)
         return views
 
-    def _masters(self, parameters: Sequence[Any]) -> dict[str, nd.NDArray]:
-        half = [p for p in parameters if p.data().dtype == np.float16]
-        if not half:
-            return {}
-        arrays = self._zeros([p.shape for p in half])
-        masters = {}
-        for p, master in zip(half, arrays, strict=True):
-            values = p.data().asnumpy()
-            master[:] = nd.array(values.astype(np.float32))
-            masters[p.name] = master
-        return masters
-
     def _prepare(self) -> None:
         """The table of the tensors' addresses, and for each block the tensor of its chunk."""
         tensors = self._tensors
@@ -80,7 +68,7 @@ class PlanUpdater(Updater):
         self._table = on_device(rows, "int64")
         numbers = np.arange(len(tensors))
         self._chunks = on_device(np.repeat(numbers, chunks), "int32")
-        etas = [self._rule.eta * t.scaled for t in tensors]
+        etas = [self._rule.eta if t.scaled else 0 for t in tensors]
         self._etas = on_device(etas, "float32")
         self._decays = on_device([t.decay for t in tensors], "float32")
         self._sums = self.operators.zeros(2 * self._blocks)
@@ -91,7 +79,13 @@ class PlanUpdater(Updater):
         self._settings = self.operators.settings()
         self._run = Segment(
             self.operators.module.device,
-            [self._square_sums_call(), self._rates_call(), self._update_call()],
+            [
+                self._call(
+                    "square_sums", self._blocks, self._table, self._chunks, self._sums
+                ),
+                self._rates_call(),
+                self._update_call(),
+            ],
             self._settings,
             self._buckets,
             [self._settings, *changed, self._sums, self._rates],
@@ -100,11 +94,6 @@ class PlanUpdater(Updater):
 
     def _call(self, name: str, blocks: int, *arguments: Any) -> tuple[str, Call]:
         return name, self.operators.module.call(name, blocks, arguments)
-
-    def _square_sums_call(self) -> tuple[str, Call]:
-        return self._call(
-            "square_sums", self._blocks, self._table, self._chunks, self._sums
-        )
 
     def _rates_call(self) -> tuple[str, Call]:
         rule = self._rule

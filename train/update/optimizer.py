@@ -139,7 +139,16 @@ class Updater:
     def _masters(self, parameters: Sequence[Any]) -> dict[str, NDArray]:
         """Float32 copies of the float16 weights, by name."""
         half = [p for p in parameters if p.data().dtype == np.float16]
-        return {p.name: p.data().astype("float32") for p in half}
+        if not half:
+            return {}
+        masters = {}
+        arrays = self._zeros([p.shape for p in half])
+        for p, master in zip(half, arrays, strict=True):
+            # over the host: MXNet's casts are kernels, of which some GPUs have none
+            values = p.data().asnumpy()
+            master[:] = nd.array(values.astype(np.float32))
+            masters[p.name] = master
+        return masters
 
     def _prepare(self) -> None:
         """What an update needs besides the tensors."""
