@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import compress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ..host.progress import say
 from ..logging.run_folder import RunFolder
 from ..train.checkpoint.resume import keep_batches
 from .launch_plan import LaunchPlan
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, Job
 
 PROBE_S = 30.0
 """Longest time in which a node starts a process. Slurm gives up a dead one after its MessageTimeout
@@ -73,14 +74,16 @@ def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
 def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` on which the launcher starts a process."""
     job = began.job._replace(command=("true",), ranks=1, ranks_per_node=1)
-
-    def starts(host: str) -> bool:
-        """Whether its process starts and ends well in time."""
-        command = LAUNCHERS[began.launcher].command(job._replace(hosts=(host,)))
-        try:
-            return ask(command, PROBE_S, job.launchers_environment).code == 0
-        except NoAnswer:
-            return False
-
+    jobs = [job._replace(hosts=(host,)) for host in hosts]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return tuple(compress(hosts, pool.map(starts, hosts)))
+        answers = pool.map(partial(_starts, began.launcher), jobs)
+        return tuple(compress(hosts, answers))
+
+
+def _starts(launcher: str, job: Job) -> bool:
+    """Whether its processes start and end well in time."""
+    command = LAUNCHERS[launcher].command(job)
+    try:
+        return ask(command, PROBE_S, job.launchers_environment).code == 0
+    except NoAnswer:
+        return False
