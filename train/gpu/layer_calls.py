@@ -322,12 +322,11 @@ class Writer:
                 self._size(layer.target) // division.column_channels
             )
             self._signs[layer.target] = signs
-        parameters = layer.parameters
         statistics = (*layer.trained, *layer.running, *terms)
         numbers = (layer.new_share, layer.epsilon)
         if layer.source in self.sums:
             self.tape.kernel(
-                parameters.name,
+                layer.parameters.name,
                 "summed_terms",
                 blocks_for(terms.mean.size_bytes // 4),
                 *self.sums[layer.source],
