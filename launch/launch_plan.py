@@ -107,7 +107,15 @@ def plan_launch(
     environment = EngineSettings({}, {})
     if not never:
         job, environment = build_job(run, launcher, (), hosts)
-    here = obstacles(run, launcher, in_container=options.in_container)
+    local_obstacles = obstacles(run, launcher, in_container=options.in_container)
     return LaunchPlan(
-        loaded, options, steps, launcher, job, environment, never, here, hosts
+        loaded,
+        options,
+        steps,
+        launcher,
+        job,
+        environment,
+        never,
+        local_obstacles,
+        hosts,
     )

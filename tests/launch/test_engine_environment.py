@@ -164,7 +164,8 @@ def test_nccl_meets_on_no_bridge_of_one_host(
     assert settings.get("NCCL_SOCKET_IFNAME") == expected
     users = {"NCCL_SOCKET_IFNAME": "eth7", "OMPI_MCA_btl": "tcp,self"}
     assert (
-        engine_environment(run, users, networks=networks).kept.items() <= users.items()
+        engine_environment(run, users, networks=networks).user_set.items()
+        <= users.items()
     )
     on_cpu = engine_environment(run_of("smoke"), {}, networks=networks).settings
     assert "NCCL_SOCKET_IFNAME" not in on_cpu
@@ -189,7 +190,7 @@ def test_open_mpi_beside_nccl_has_no_openib(
 def test_the_users_settings_win_over_the_machines() -> None:
     users = {"NCCL_IB_HCA": "mlx5_2", "HOROVOD_CYCLE_TIME": "7"}
     environment = engine_environment(run_of("quick", OWN), users)
-    assert environment.kept == users
+    assert environment.user_set == users
     assert not environment.settings.keys() & users
 
 
