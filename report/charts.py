@@ -149,7 +149,12 @@ def finish(
         below: whether it stands below the axes, where they have no room for it.
         right: axes on the right of the same panel, which share the legend below.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+    from matplotlib.ticker import (
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+        ScalarFormatter,
+    )
 
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
@@ -161,6 +166,8 @@ def finish(
             axis.set_minor_formatter(NullFormatter())
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
             axis.set_major_formatter(tick_text)
+            if axis.get_label_text() == "epoch":
+                axis.set_major_locator(MaxNLocator(integer=True))
     handles, labels = axes.get_legend_handles_labels()
     if right is not None:
         more_handles, more_labels = right.get_legend_handles_labels()
