@@ -15,6 +15,15 @@ from tests.rooms import module_of, sources
 
 LAW = "partial_beside"
 WRITERS = {
+    "data.prepare._draw_once": """
+from rn50.config.schema import Synthetic
+from rn50.data.prepare import _draw_once
+from rn50.host import lock
+from rn50.host.progress import untracked
+lock.STALE_S = 3.0
+settings = Synthetic(classes=2, train_samples=4, eval_samples=2)
+_draw_once(out / "set", settings, untracked)
+""",
     "host.atomic.new_folder": """
 from rn50.host.atomic import new_folder
 with new_folder(out / "set") as folder:
@@ -32,6 +41,16 @@ photo = out / "a.png"
 Image.new("L", (8, 8)).save(photo)
 with packed_images([photo], out):
     pass
+""",
+    "launch.supervisor._scratch": """
+import tempfile
+from rn50.launch import supervisor
+os.access = lambda *_: False  # no /dev/shm
+tempfile.tempdir = str(out)
+with supervisor._scratch(None, one_machine=True) as variables:
+    file = Path(variables["TMPDIR"]) / "file"
+    file.touch()
+    file.rename(file.with_name("renamed"))
 """,
     "launch.run_files.scratch_folder": """
 from rn50.config.load import load
@@ -64,7 +83,6 @@ kernels.build(kernels.STAMP_SOURCE)
 """Each function that makes what it will rename, called for the folder `out`."""
 OTHERS = {
     "data.pack.pack_images": "the next packing continues it, under a lock",
-    "data.prepare._draw_once": "of a fixed name under a lock: the next one removes it",
     "data.synthetic.make_images": "the next drawing continues it, under a lock",
     "data.stage.stage": "of a fixed name under a lock: the next one removes it",
     "launch.job_folder.put_aside": "what is there gets another name",
