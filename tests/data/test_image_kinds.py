@@ -40,10 +40,10 @@ def inserted(content: bytes) -> bytes:
     return JPEG[:2] + segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0" + content) + JPEG[2:]
 
 
-def changed(marker: int, place: int, new: int) -> bytes:
+def changed(marker: int, offset: int, new: int) -> bytes:
     """A JPEG with another byte so far behind the first such marker."""
     content = bytearray(JPEG)
-    content[content.index(bytes([0xFF, marker])) + place] = new
+    content[content.index(bytes([0xFF, marker])) + offset] = new
     return bytes(content)
 
 
@@ -135,8 +135,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 def peak_mb(folder: Path, images: dict[str, bytes]) -> int:
     """The memory of a process that trains and evaluates on images, packed as train and val."""
     for name, image in images.items():
-        for place in ("train/a", "train/b", "val/a"):
-            path = folder / "images" / place / f"{name}.jpg"
+        for subfolder in ("train/a", "train/b", "val/a"):
+            path = folder / "images" / subfolder / f"{name}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(image)
     manifest = pack_images(folder / "images", folder / "set")
@@ -175,9 +175,11 @@ def test_what_training_does_not_decode_is_refused_by_name(
         else:
             content(path)
     manifest = pack_images(images, tmp_path / "out", skip_bad=len(REFUSED))
-    found = {Path(file.path).stem: file.found for file in manifest.odd_files}
-    assert found.keys() == REFUSED.keys()
+    descriptions = {Path(file.path).stem: file.found for file in manifest.odd_files}
+    assert descriptions.keys() == REFUSED.keys()
     for name, (_, reason) in REFUSED.items():
-        assert re.match(f"a JPEG or PNG image expected, .*{reason}", found[name]), name
+        assert re.match(
+            f"a JPEG or PNG image expected, .*{reason}", descriptions[name]
+        ), name
     (line,) = capfd.readouterr().err.splitlines()
     assert "photos of val" in line

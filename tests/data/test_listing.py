@@ -176,18 +176,18 @@ def write(folder: Path, names: Iterable[str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("names", "told"), LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(("names", "message"), LAYOUTS.values(), ids=LAYOUTS)
 def test_a_folder_that_is_not_packed_is_described_before_advice(
-    tmp_path: Path, names: list[str], told: str
+    tmp_path: Path, names: list[str], message: str
 ) -> None:
     """Whatever options the first error leads to."""
     images = write(tmp_path / "photos", names)
-    with refused(told):
+    with refused(message):
         pack_images(images, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     splits = ("capitals", "other words", "in words", "one up", "splits in classes")
     if names in [LAYOUTS[name][0] for name in splits]:
-        with refused(told):
+        with refused(message):
             pack_images(images, tmp_path / "out", hold_out=0.2, recursive=True)
 
 
@@ -206,7 +206,7 @@ def tar_of(*names: str, mode: Any = "w") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (tar_of("n01.tar", "._n01.tar", "n02.tar"), None),
         (tar_of("n01.tar", "n02.tar", mode="w:gz"), "compressed by gzip: decompress"),
@@ -224,12 +224,12 @@ def tar_of(*names: str, mode: Any = "w") -> bytes:
     ],
 )
 def test_tars_are_packed_or_described(
-    tmp_path: Path, content: bytes, told: str | None
+    tmp_path: Path, content: bytes, message: str | None
 ) -> None:
     images = write(tmp_path / "photos", [])
     images.mkdir()
     (images / TRAIN_TAR).write_bytes(content)
-    with refused(told):
+    with refused(message):
         pack_images(images, tmp_path / "out", hold_out=0.2)
 
 

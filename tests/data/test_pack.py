@@ -62,8 +62,8 @@ def photos_of(folder: Path, split: str) -> list[str]:
     labels = load_table(folder, split)["label"]
     names = []
     for number, line in enumerate(lines):
-        place, label, name = line.split("\t")
-        assert int(place) == number
+        index, label, name = line.split("\t")
+        assert int(index) == number
         assert int(label) == labels[number]
         names.append(name)
     return names
@@ -84,7 +84,7 @@ def sound(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def drawn_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("drawn") / "images"
     make_images(out, SETTINGS)
     return out
@@ -117,7 +117,7 @@ def times_in(folder: Path) -> dict[Path, int]:
 
 
 def test_drawing_continues_after_a_kill_with_the_same_bytes(
-    drawn: Path, tmp_path: Path
+    drawn_images: Path, tmp_path: Path
 ) -> None:
     """What is whole is not drawn again; the image under way is."""
     out = tmp_path / "images"
@@ -131,27 +131,27 @@ def test_drawing_continues_after_a_kill_with_the_same_bytes(
         make_images(out, SETTINGS, stop)
     assert names_in(tmp_path) == {".images.partial"}
     partial = tmp_path / ".images.partial"
-    before = times_in(partial)
-    assert len(before) == stop_after
-    torn, *_ = before
-    del before[torn]
+    times_before = times_in(partial)
+    assert len(times_before) == stop_after
+    torn, *_ = times_before
+    del times_before[torn]
     (partial / torn).write_bytes((partial / torn).read_bytes()[:-1])
     make_images(out, SETTINGS)
     assert names_in(tmp_path) == {"images"}
-    assert contents(out) == contents(drawn)
-    assert times_in(out).items() >= before.items()
+    assert contents(out) == contents(drawn_images)
+    assert times_in(out).items() >= times_before.items()
 
 
 def test_drawing_with_other_settings_begins_anew(tmp_path: Path) -> None:
     out = tmp_path / "images"
     images = tmp_path / ".images.partial"
-    other = SETTINGS.model_copy(update={"seed": 1})
+    reseeded = SETTINGS.model_copy(update={"seed": 1})
     contents_of = []
 
     def stop(*_: int) -> None:
         raise KeyboardInterrupt
 
-    for settings in (SETTINGS, other):
+    for settings in (SETTINGS, reseeded):
         with pytest.raises(KeyboardInterrupt):
             make_images(out, settings, stop)
         (image,) = images.rglob("*.JPEG")
@@ -160,23 +160,25 @@ def test_drawing_with_other_settings_begins_anew(tmp_path: Path) -> None:
 
 
 def test_drawn_files_differ_and_are_the_same_for_a_seed(
-    drawn: Path, tmp_path: Path
+    drawn_images: Path, tmp_path: Path
 ) -> None:
     make_images(tmp_path / "again", SETTINGS)
-    files = contents(drawn)
+    files = contents(drawn_images)
     assert contents(tmp_path / "again") == files
     assert len(set(files.values())) == 80
 
 
-def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -> None:
+def test_the_packed_set_holds_every_original_byte(
+    drawn_images: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "set"
-    manifest = pack_images(drawn, out)
+    manifest = pack_images(drawn_images, out)
     assert manifest.classes == [f"n{90_000_000 + label}" for label in range(10)]
     for split, of_class in (("train", 6), ("val", 2)):
-        paths = (drawn / split).glob("*/*")
+        paths = (drawn_images / split).glob("*/*")
         expected = [(path.parent.name, path.read_bytes()) for path in paths]
         assert sorted(records_of(out, split)) == sorted(expected)
-        check_names(out, drawn, split)
+        check_names(out, drawn_images, split)
         summary = manifest.splits[split]
         assert summary.samples == 10 * of_class
         assert summary.class_counts == [of_class] * 10
@@ -242,8 +244,8 @@ def test_folders_below_a_class_are_refused_or_packed(tmp_path: Path) -> None:
     counts = {"train/a": 1, "train/a/2023/may": 3, "train/b/x": 4, "val/a/y": 1}
     images = image_folder(tmp_path / "images", counts)
     out = tmp_path / "out"
-    told = r"a/2023 \(images: 3\), b/x \(images: 4\); --recursive .* classes a, b$"
-    with refused(told):
+    message = r"a/2023 \(images: 3\), b/x \(images: 4\); --recursive .* classes a, b$"
+    with refused(message):
         pack_images(images, out)
     pack_images(images, out, recursive=True)
     assert sorted(photos_of(out, "train")) == [
@@ -369,8 +371,8 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     pack_images(tars, tmp_path / "unpacked")
     assert contents(tmp_path / "unpacked") == packed
     shutil.rmtree(tars / "ILSVRC2012_devkit_t12")
-    for other, wnid in (([3] * 14, "n00"), ([1], "none")):
-        write_devkit(tars, number_of, other)
+    for wrong_truth, wnid in (([3] * 14, "n00"), ([1], "none")):
+        write_devkit(tars, number_of, wrong_truth)
         with refused(rf"a class of train expected, found {wnid}"):
             pack_images(tars, tmp_path / "d")
     (tars / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(b"no tar")
@@ -475,34 +477,36 @@ INTERRUPT = Mock(side_effect=KeyboardInterrupt)
 
 
 def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absent(
-    tmp_path: Path, drawn: Path
+    tmp_path: Path, drawn_images: Path
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/precious").write_text("mine")
     (tmp_path / "file").write_text("mine too")
-    for out, told in (
+    for out, message in (
         (tmp_path / "out", "a folder that does not exist yet expected"),
         (tmp_path / "file", "a folder that does not exist yet expected"),
         (tmp_path / "file/out", "cannot create: "),
     ):
-        with refused(rf"^{out}: {told}"):
-            pack_images(drawn, out)
+        with refused(rf"^{out}: {message}"):
+            pack_images(drawn_images, out)
     assert contents(tmp_path) == {"out/precious": b"mine", "file": b"mine too"}
 
     with pytest.raises(KeyboardInterrupt):
-        pack_images(drawn, tmp_path / "new", progress=INTERRUPT)
+        pack_images(drawn_images, tmp_path / "new", progress=INTERRUPT)
     assert names_in(tmp_path) == {"out", "file", ".new.partial"}
 
 
-def test_images_of_another_folder_are_packed_anew(drawn: Path, tmp_path: Path) -> None:
+def test_images_of_another_folder_are_packed_anew(
+    drawn_images: Path, tmp_path: Path
+) -> None:
     """They have the same names, as copies of another size do; a link may lead to either."""
     small = tmp_path / "small"
-    shutil.copytree(drawn, small)
+    shutil.copytree(drawn_images, small)
     for path in small.glob("*/*/*"):
         path.write_bytes(noise(1))
     images = tmp_path / "images"
     out = tmp_path / "out"
-    images.symlink_to(drawn)
+    images.symlink_to(drawn_images)
     with pytest.raises(KeyboardInterrupt):
         pack_images(images, out, progress=INTERRUPT)
     images.unlink()

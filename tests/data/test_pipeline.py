@@ -230,9 +230,9 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
         height, width = (round(side * scale) for side in sides)
         resized = bilinear(image, height, width, scale)
         top = (height - PX + 1) // 2
-        left = (width - PX + 1) // 2
+        left_px = (width - PX + 1) // 2
         rows = slice(top, top + PX)
-        columns = slice(left, left + PX)
+        columns = slice(left_px, left_px + PX)
         crop = resized[rows, columns]
         assert difference(pixels, crop) <= 1.01
 
@@ -278,17 +278,17 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
     source = training(data, 9)
     mirrored: list[int] = []
     for step in range(1, 5):
-        numbers, places, _ = order.batch(step, 0)
+        numbers, positions, _ = order.batch(step, 0)
         rows = table[numbers]
         anchors, shapes = sampling.crop_windows(
             rows["height"].astype("f4"),
             rows["width"].astype("f4"),
-            places,
+            positions,
             SEEDS["augment"],
             area=data.area,
             aspect=data.aspect,
         )
-        flips = sampling.flips(places, SEEDS["flip"])
+        flips = sampling.flips(positions, SEEDS["flip"])
         mirrored += flips.tolist()
         batch = source.next()
         assert np.array_equal(labels_of(batch), rows["label"])
@@ -296,14 +296,14 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
             size = image.shape[:2]
             first = anchors[index] * size
             last = first + shapes[index] * size
-            top, left = np.rint(first).astype(int)
+            top, left_px = np.rint(first).astype(int)
             bottom, right = np.rint(last).astype(int)
-            window = image[top:bottom, left:right]
-            wanted = bilinear(window, PX, PX)
+            window = image[top:bottom, left_px:right]
+            expected = bilinear(window, PX, PX)
             if flips[index]:
-                wanted = wanted[:, ::-1]
+                expected = expected[:, ::-1]
             # A window may be rounded the other way at a tie: 3.4 levels a row at most.
-            assert difference(pixels, wanted) < 5
+            assert difference(pixels, expected) < 5
     assert 0 < sum(mirrored) < len(mirrored)
 
 
@@ -325,18 +325,18 @@ def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
     shuffled = augmented = 0
     for step in range(1, 12):
         batch = source.next()
-        drawn, places, _ = order.batch(step, 0)
-        within = places % epoch % 5
-        plain = places >= 2 * epoch
-        expected = np.where(plain, within, drawn)
+        numbers, positions, _ = order.batch(step, 0)
+        within = positions % epoch % 5
+        plain = positions >= 2 * epoch
+        expected = np.where(plain, within, numbers)
         assert np.array_equal(labels_of(batch), stored[expected])
-        moved = drawn != within
+        moved = numbers != within
         shuffled += moved[~plain].sum()
         for index, (image, pixels) in enumerate(shown(batch, data, images)):
-            left = image.shape[1] // 2 - 16
-            centre = image[4:36, left : left + 32]
-            wanted = bilinear(centre, PX, PX)
-            is_centre = difference(pixels, wanted) < 5
+            left_px = image.shape[1] // 2 - 16
+            centre = image[4:36, left_px : left_px + 32]
+            resized = bilinear(centre, PX, PX)
+            is_centre = difference(pixels, resized) < 5
             assert is_centre or not plain[index]
             augmented += not is_centre
     assert shuffled > 4
@@ -396,8 +396,8 @@ def augmented_reference(
     levels = (levels + brightness - 0.5) * contrast + 0.5
     size = levels.size
     start = int(u[13] * (size + 1))
-    drawn = tile[start : start + size]
-    noise = drawn.reshape(levels.shape)
+    tile_part = tile[start : start + size]
+    noise = tile_part.reshape(levels.shape)
     strength = value("noise", 12, 0)
     return 255.0 * (levels + noise * strength)
 
@@ -422,9 +422,9 @@ def test_each_operation_equals_a_numpy_reference(
     source = training(data, 5)
     for step in range(4):
         first = 5 * step
-        places = np.arange(first, first + 5)
-        u = sampling.uniforms(places, seed, 14)
-        flips = sampling.flips(places, SEEDS["flip"])
+        positions = np.arange(first, first + 5)
+        u = sampling.uniforms(positions, seed, 14)
+        flips = sampling.flips(positions, SEEDS["flip"])
         batch = source.next()
         for index, (image, pixels) in enumerate(shown(batch, data, images)):
             expected = augmented_reference(image, u[index], ranges, tile)
@@ -438,10 +438,10 @@ def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(
 ) -> None:
     """On any number of ranks, and from a step in which a resumed run begins, bit for bit."""
     data = with_settings(photos, augmentation=OPERATIONS)
-    whole = training(data, 6)
+    one_rank = training(data, 6)
     ranks = [training(data, 2, rank, 3) for rank in range(3)]
     for _ in range(4):
-        step = bits(whole, 1)
+        step = bits(one_rank, 1)
         shares = [bits(source, 1) for source in ranks]
         assert b"".join(shares) == step
     resumed = training(data, 6, first_step=4)
@@ -531,10 +531,10 @@ def test_channels_last_are_the_same_images(photos: Data) -> None:
 
 def test_a_batch_in_hand_does_not_change(photos: Data) -> None:
     source = training(photos)
-    held = [source.next().images for _ in range(4)]
-    copies = [array.asnumpy() for array in held]
+    batches = [source.next().images for _ in range(4)]
+    copies = [array.asnumpy() for array in batches]
     bits(source, 20)
-    for array, copy in zip(held, copies, strict=True):
+    for array, copy in zip(batches, copies, strict=True):
         assert np.array_equal(array.asnumpy(), copy)
     assert not np.array_equal(copies[0], copies[1])
 

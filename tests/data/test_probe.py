@@ -43,9 +43,9 @@ def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(
     from rn50.data.pipeline import build_train_source
 
     data = load("smoke", [f"data.path={small_data}"]).run.data
-    before = contents(small_data)
+    contents_before = contents(small_data)
     drop_caches(small_data)
-    assert contents(small_data) == before
+    assert contents(small_data) == contents_before
     probe = DataProbe(small_data)
     second = DataProbe(small_data)
     load_manifest(small_data)

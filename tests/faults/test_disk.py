@@ -30,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_logs_that_are_removed_are_put_back_and_end_no_run(
-    rn50: Rn50, small_data: Path, whole: Path
+    rn50: Rn50, small_data: Path, uninterrupted: Path
 ) -> None:
     process = start_run(rn50, small_data, "gloo")
     assert any(SIGN in line for line in process.stdout)
@@ -41,11 +41,11 @@ def test_logs_that_are_removed_are_put_back_and_end_no_run(
     assert process.returncode == 1, err
     assert all(f"rn50: warning: {folder / name}: removed" in out for name in LOGS)
     assert "no checkpoint" not in out
-    is_as_if_uninterrupted(folder, whole, set())
+    is_as_if_uninterrupted(folder, uninterrupted, set())
 
 
 def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
-    disk: Path, small_data: Path, whole: Path
+    disk: Path, small_data: Path, uninterrupted: Path
 ) -> None:
     rn50 = Rn50(disk / "results")
     process = start_run(rn50, small_data, "gloo")
@@ -56,7 +56,7 @@ def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     folder = rn50.run_folder()
-    assert bits(folder) == bits(whole)
+    assert bits(folder) == bits(uninterrupted)
     for name in ("ranks.json", "timeline.json", "report.html"):
         assert (folder / name).is_file(), name
     assert "\nRESULT missed" in out

@@ -69,7 +69,7 @@ NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
 def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
     rn50: Rn50,
     small_data: Path,
-    whole: Path,
+    uninterrupted: Path,
     fault: str,
     phase: str,
     victim: int,
@@ -89,7 +89,7 @@ def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
     folder = rn50.run_folder()
     failures = RunFolder(folder / "attempt_1").read_failures()
     assert {failure.agreed_step for failure in failures} == {agreed_step}
-    assert bits(folder) == bits(whole)
+    assert bits(folder) == bits(uninterrupted)
 
 
 @pytest.mark.nightly

@@ -148,15 +148,15 @@ def test_what_lives_or_is_another_machines_stays(tmp_path: Path) -> None:
     page = tmp_path / "page"
     new = tmp_path / ".page.partial-0123abcd"
     old = tmp_path / ".page.partial-0123abce"
-    others = [tmp_path / ".other.partial-0123abcd", tmp_path / ".page.partial-mine"]
-    for path in (new, old, *others):
+    foreign = [tmp_path / ".other.partial-0123abcd", tmp_path / ".page.partial-mine"]
+    for path in (new, old, *foreign):
         path.touch()
-    for path in (old, *others):
+    for path in (old, *foreign):
         os.utime(path, (time.time() - 90, time.time() - 90))
     with partial_beside(page) as living:
         living.write_text("first")
         write_file(page, "second")
         assert page.read_text() == "second"
-        assert sorted(beside(tmp_path)) == sorted([living, new, *others])
+        assert sorted(beside(tmp_path)) == sorted([living, new, *foreign])
         living.replace(page)
     assert page.read_text() == "first"

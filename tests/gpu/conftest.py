@@ -139,8 +139,12 @@ def gpu_run(
         folder.mkdir()
         (folder / "script.json").write_text(json.dumps(script))
         base = ("system.device=gpu", "data.decoder=cpu", f"data.path={smoke_data}")
-        words = [*base, f"system.results={folder}", "seed=1", *overrides]
-        loaded = load(config, words) if resume else load_for_launch(config, words, None)
+        settings = [*base, f"system.results={folder}", "seed=1", *overrides]
+        loaded = (
+            load(config, settings)
+            if resume
+            else load_for_launch(config, settings, None)
+        )
         program = (
             sys.executable,
             str(HERE / "rank.py"),

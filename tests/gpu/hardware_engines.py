@@ -136,8 +136,8 @@ def tensors(part: Any) -> Iterator[tuple[str, int]]:
 
     if not isinstance(part, Described):
         if type(part) is tuple:
-            for each in part:
-                yield from tensors(each)
+            for member in part:
+                yield from tensors(member)
         return
     if part.kind is not Kind.TENSOR:
         yield from tensors(part.values)

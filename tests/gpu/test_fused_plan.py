@@ -72,8 +72,8 @@ def test_losses_are_the_cpus_step_for_step(
 
 def test_gradients_are_as_exact_as_with_cudnns_norms(body: Body) -> None:
     """Losses of units that begin as the identity say little of backward."""
-    ways = ["CUDNN", "OWN", "EPILOGUE", "MAIN_LOOP"]
-    shares = body("9.0", do="distances", ways=ways)["shares"]
+    kinds = ["CUDNN", "OWN", "EPILOGUE", "MAIN_LOOP"]
+    shares = body("9.0", do="distances", kinds=kinds)["shares"]
     print(shares)
     assert max(shares.values()) < 1.5 * shares["CUDNN"]
 

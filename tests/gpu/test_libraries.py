@@ -238,7 +238,7 @@ def test_environment_json_names_gpu_driver_and_libraries(
         "record = describe_environment(build_job(run, 'mpirun', ())[1], 'mpirun', ())\n"
         "print(json.dumps(to_dict(record)))"
     )
-    text = output_of(
+    record = output_of(
         [sys.executable, "-c", code],
         env=os.environ | {"FAKECUDA_NAME": "NVIDIA A100-SXM4-80GB"},
         timeout=120,
@@ -249,4 +249,4 @@ def test_environment_json_names_gpu_driver_and_libraries(
         "nvidia-cudnn-cu11",
         "nvidia-nccl-cu12",
     ):
-        assert named in text
+        assert named in record

@@ -49,8 +49,8 @@ class Forked(Launcher):
 
     def command(self, job: Job) -> list[str]:
         module = [sys.executable, "-m", "tests.lab.thin_rank"]
-        places = [str(job.ranks), str(job.ranks_per_node)]
-        return [*module, *places, *job.command]
+        sizes = [str(job.ranks), str(job.ranks_per_node)]
+        return [*module, *sizes, *job.command]
 
     def is_installed(self) -> bool:
         return True

@@ -28,7 +28,7 @@ def described(config: str, *overrides: str) -> dict[str, Any]:
 def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
     plan = described("smoke", f"data.path={smoke_data}", "seed=7")
     assert plan["problems"] == []
-    for name, words in (
+    for name, beginning in (
         (
             "data",
             f"DRAWN textures ({smoke_data}), 1,000 training and 400 evaluation images",
@@ -38,7 +38,7 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
         ("length", "up to 8 epochs, 400 steps"),
         ("division", "closed, ruleset 4.0.0"),
     ):
-        assert plan[name].startswith(words), name
+        assert plan[name].startswith(beginning), name
     assert plan["seed"] == 7
     ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
     assert " ".join(plan["command"]).endswith(ranks)
@@ -96,12 +96,12 @@ def test_the_command_starts_nothing_and_makes_nothing(
 
 @pytest.mark.slow
 def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> None:
-    words = (
+    settings = (
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
         "system.job.max_restarts=2",
     )
-    done = rn50("launch", "smoke", "--json", *words, "optimizer.base_lr=9.0e9")
+    done = rn50("launch", "smoke", "--json", *settings, "optimizer.base_lr=9.0e9")
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"  # all else on stderr
     assert "training diverged" in done.stderr

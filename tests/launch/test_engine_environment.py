@@ -133,8 +133,8 @@ def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
     assert settings.items() >= expected.items()
     assert interfaces != "[]" or not re.search("_include|_IFACE", " ".join(settings))
     chosen = {"OMPI_MCA_btl_tcp_if_include": "eth0"}
-    kept = engine_environment(run, chosen, controller, family, networks).settings
-    assert "_exclude" not in " ".join(kept)  # Open MPI refuses both
+    with_chosen = engine_environment(run, chosen, controller, family, networks).settings
+    assert "_exclude" not in " ".join(with_chosen)  # Open MPI refuses both
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_users_settings_win_over_the_machines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides", "controller", "mpi", "words"),
+    ("config", "overrides", "controller", "mpi", "message"),
     [
         # Horovod would replace these by NCCL's own.
         ("dgxa100_8", ("torus_2d", ONE_NODE), "mpi", None, "two nodes or more"),
@@ -232,11 +232,11 @@ def test_the_users_settings_win_over_the_machines() -> None:
     ],
 )
 def test_what_would_be_another_algorithm_is_refused(
-    config: str, overrides: tuple[str, ...], controller: Any, mpi: Any, words: str
+    config: str, overrides: tuple[str, ...], controller: Any, mpi: Any, message: str
 ) -> None:
-    algorithm, *others = overrides
-    run = run_of(config, f"comm.algorithm={algorithm}", *others)
-    with refused(f"comm.algorithm: .*{words}"):
+    algorithm, *more = overrides
+    run = run_of(config, f"comm.algorithm={algorithm}", *more)
+    with refused(f"comm.algorithm: .*{message}"):
         engine_environment(run, {}, controller, mpi)
 
 

@@ -184,9 +184,9 @@ def seen(stderr: str = "", *failures: Failure, **more: Any) -> Evidence:
     ],
 )
 def test_the_cause_comes_first(evidence: Evidence, expected: str) -> None:
-    told = explain_failure(evidence)
-    assert expected in told
-    assert told.endswith(PROCESS_EXITED) or not expected.endswith(PROCESS_EXITED)
+    reason = explain_failure(evidence)
+    assert expected in reason
+    assert reason.endswith(PROCESS_EXITED) or not expected.endswith(PROCESS_EXITED)
 
 
 SAID = {
@@ -206,12 +206,12 @@ SAID = {
 
 @pytest.mark.parametrize("path", sorted(RECORDED.iterdir()), ids=lambda path: path.stem)
 def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
-    told = explain_failure(Evidence([], path.read_text(), 1))
+    reason = explain_failure(Evidence([], path.read_text(), 1))
     assert re.search(
-        f"exit code 1 before any rank reported: .*{SAID[path.stem]}", told
-    ), told
-    assert len(told) < 600
-    assert "\n" not in told
+        f"exit code 1 before any rank reported: .*{SAID[path.stem]}", reason
+    ), reason
+    assert len(reason) < 600
+    assert "\n" not in reason
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
 def test_what_was_short_is_named(
     cause: Cause, stderr: str, limits: Limits, short: str
 ) -> None:
-    told = str(with_shortages(cause, stderr, limits))
-    assert short in told if short else told == cause.reason
+    sentence = str(with_shortages(cause, stderr, limits))
+    assert short in sentence if short else sentence == cause.reason
 
 
 @pytest.mark.parametrize(

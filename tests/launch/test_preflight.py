@@ -49,11 +49,11 @@ GRIDS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "why"), NEVER + GRIDS)
+@pytest.mark.parametrize(("arguments", "why"), NEVER + GRIDS)
 def test_what_launch_refuses_check_and_submit_refuse(
-    words: tuple[str, ...], why: str, tmp_path: Path
+    arguments: tuple[str, ...], why: str, tmp_path: Path
 ) -> None:
-    loaded = load(words[0], [*words[1:], f"system.results={tmp_path}"])
+    loaded = load(arguments[0], [*arguments[1:], f"system.results={tmp_path}"])
     (refusal,) = refusals(loaded.run)
     assert why in refusal
     checked = with_refusals(check_config(loaded), [refusal])
@@ -67,11 +67,11 @@ def test_what_launch_refuses_check_and_submit_refuse(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("words", "why"), GRIDS)
+@pytest.mark.parametrize(("arguments", "why"), GRIDS)
 def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
-    words: tuple[str, ...], why: str
+    arguments: tuple[str, ...], why: str
 ) -> None:
-    loaded = load(words[0], words[1:])
+    loaded = load(arguments[0], arguments[1:])
     with refused(re.escape(why)):
         job_of_config(loaded.run)
     assert why in describe_launch(plan_launch(loaded, Options("mpirun")))["problems"][0]

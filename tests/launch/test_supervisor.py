@@ -69,13 +69,13 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     )
     with pytest.raises(RankFailed, match="exit code 7"):
         run_watched([sys.executable, "-c", code], {}, tmp_path, 1, None, 0.0)
-    text = (tmp_path / "stderr.log").read_text()
-    assert len(text) < 110_000
-    assert text.startswith("first\nbind failed 0\n")
-    assert text.count("\nbind failed") == 100
-    assert "ejjjj xxx" in text
-    assert " lines left out ...]" in text
-    assert text.endswith("[4,900 more lines like this one: ] bind failed 4999\n")
+    log = (tmp_path / "stderr.log").read_text()
+    assert len(log) < 110_000
+    assert log.startswith("first\nbind failed 0\n")
+    assert log.count("\nbind failed") == 100
+    assert "ejjjj xxx" in log
+    assert " lines left out ...]" in log
+    assert log.endswith("[4,900 more lines like this one: ] bind failed 4999\n")
 
 
 def test_scratch_of_dead_launchers_is_removed(
@@ -167,7 +167,7 @@ def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(
 def test_every_signal_is_as_it_was_behind_the_watch() -> None:
     """SIGINT was taken twice once: Ctrl-C did nothing from the end of the ranks on."""
     numbers = (signal.SIGINT, *STOP_SIGNALS)
-    before = [signal.getsignal(number) for number in numbers]
+    handlers = [signal.getsignal(number) for number in numbers]
     with StopSignals():
-        assert signal.getsignal(signal.SIGINT) != before[0]
-    assert [signal.getsignal(number) for number in numbers] == before
+        assert signal.getsignal(signal.SIGINT) != handlers[0]
+    assert [signal.getsignal(number) for number in numbers] == handlers

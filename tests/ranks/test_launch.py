@@ -26,10 +26,10 @@ BODIES = str(Path(__file__).with_name("rank_bodies.py"))
 def shape(log: Path) -> list[tuple[str, object, dict[str, object]]]:
     """Events without what a clock, a machine or an edit changes."""
     events = []
-    for key, value, about in logged(log.parent, log.name):
+    for key, value, metadata in logged(log.parent, log.name):
         if key == "eval_accuracy":
             value = None
-        events.append((key, value, about))
+        events.append((key, value, metadata))
     return events
 
 

@@ -120,20 +120,20 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
 
 
 def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> None:
-    with connected(context) as (_, _, places):
-        assert next(places)["rank"] == 1
-        first = next(places)
+    with connected(context) as (_, _, messages):
+        assert next(messages)["rank"] == 1
+        first = next(messages)
         assert first["place"] == [*Place()]
         assert not first["is_started"]
         with context.timeline.span("build network"):
-            assert next(places)["place"][0] == "build network"
-        idle = first_with("activity", places)
+            assert next(messages)["place"][0] == "build network"
+        idle = first_with("activity", messages)
         assert Activity(*idle).work_s > 0
         context.stop.may_begin(7)
         context.eval_batches = 3
         start(context)
-        assert first_with("is_started", places)
-        assert next(places)["place"][1:] == [7, 0, 3]
+        assert first_with("is_started", messages)
+        assert next(messages)["place"][1:] == [7, 0, 3]
 
 
 def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
@@ -194,12 +194,12 @@ def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
 
 
 def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
-    places = {main_thread()}
+    lines = {main_thread()}
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(0.001):
-            places.add(main_thread())
+            lines.add(main_thread())
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -209,7 +209,7 @@ def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
     host_reads.counts(product)
     over.set()
     looking.join()
-    functions = {re.sub(r":\d+ ", " ", str(place)) for place in places}
+    functions = {re.sub(r":\d+ ", " ", str(line)) for line in lines}
     assert {
         "train/heartbeat.py main_thread",
         "train/host_reads.py counts (in an engine)",
