@@ -230,7 +230,7 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     rn50: Rn50, uninterrupted: Path
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
-    kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
+    kept = map(read_checkpoint, checkpoints_in(uninterrupted / "checkpoint"))
     path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
     evaluation = partial(evaluated, rn50, path, *places(uninterrupted))
     of_one = evaluation("--ranks=1")
