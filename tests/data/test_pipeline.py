@@ -436,7 +436,7 @@ def test_each_operation_equals_a_numpy_reference(
 def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(
     photos: Data,
 ) -> None:
-    """On any number of ranks, and from a step in which a resumed run begins, bit for bit."""
+    """The bits are the same on any number of ranks, and from a step in which a run resumes."""
     data = with_settings(photos, augmentation=OPERATIONS)
     one_rank = training(data, 6)
     ranks = [training(data, 2, rank, 3) for rank in range(3)]

@@ -149,7 +149,7 @@ def strike(model: Any = None) -> None:
 
 
 def before_building(*arguments: Any) -> Any:
-    """In start-up: before the network is there."""
+    """Strike in start-up, before the network is there."""
     strike()
     return build_model(*arguments)
 

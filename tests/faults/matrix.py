@@ -30,9 +30,9 @@ PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
 SILENCE_S = 4.0
 STALL_S = 6.0
 START_UP_S = 30.0
-"""Of the watchdog in these cases; the defaults are 10, 300 and 300."""
+"""The watchdog's patience in these cases; the defaults are 10, 300 and 300."""
 GRACE_S = 10.0
-"""In which ranks that stand still but answer may write a checkpoint."""
+"""Ranks that stand still but answer may write a checkpoint in so long."""
 DEATH_BOUND_S = 10.0
 """From the death of a rank to the end of `rn50 launch`; for one that is silent or stands still,
 after `silence_s`, `start_s`, or `stall_s` with `grace_s`."""

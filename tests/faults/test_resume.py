@@ -106,8 +106,8 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     by: str,
     sign: str,
 ) -> None:
-    """In the first epoch, after it stood still; and after an evaluation. The launcher is told to
-    wait a millisecond, the ranks know that their log point takes longer."""
+    """The stop comes in the first epoch, after the job stood still, or after an evaluation. The
+    launcher is told to wait a millisecond, the ranks know that their log point takes longer."""
     process = start_run(
         rn50, small_data, launcher, "watchdog.silence_s=8", "limits.grace_s=0.001"
     )
@@ -155,7 +155,7 @@ def test_a_killed_rank_costs_time_not_bits(
 def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
     rn50: Rn50, small_data: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """As ext4 does on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
+    """ext4 does so on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
     broken = tmp_path / "broken"
     refused = refusing(
         rn50.results, broken, write="EROFS", unlink="EROFS", fsync="EROFS"
@@ -179,7 +179,7 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
 def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
     rn50: Rn50, small_data: Path, uninterrupted: Path
 ) -> None:
-    """After three epochs, the last of which has no evaluation."""
+    """The budget is three epochs, the last of which has no evaluation."""
     spent = start_run(rn50, small_data, LAUNCHERS[-1], "limits.epochs=3")
     spent.communicate(timeout=300)
     folder = rn50.run_folder()

@@ -142,7 +142,7 @@ def test_the_next_writer_removes_what_a_killed_one_left(
 
 
 def test_what_lives_or_is_another_machines_stays(tmp_path: Path) -> None:
-    """Of another machine a writer cannot see the lock: time tells."""
+    """A writer cannot see the lock of another machine: time tells."""
     from rn50.host.atomic import partial_beside, write_file
 
     page = tmp_path / "page"

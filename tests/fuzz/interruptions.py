@@ -33,7 +33,7 @@ VICTIMS = ("launcher", "rank 0", "rank 1", "engine", "all")
 TARGETS = (0.999, 0.01)
 """Out of reach; reached at the first evaluation."""
 MOST_S = 600.0
-"""Of an attempt, however busy the machine is."""
+"""An attempt takes no longer, however busy the machine is."""
 _MOST_ATTEMPTS = 12
 _NEXT = re.compile(r"; (?:go on|start again) with: .*?rn50 (launch .*)")
 

@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """Where the environment's packages lie."""
+    """The folder of the environment's packages."""
     spec = find_spec("mxnet")
     assert spec is not None
     assert spec.origin is not None

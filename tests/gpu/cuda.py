@@ -21,7 +21,7 @@ TENSOR_OP_MATH = 1
 CROSS_CORRELATION = 1
 RELU = 1
 NOT_SUPPORTED = 9
-"""Of cuDNN."""
+"""cuDNN's status."""
 THREAD_LOCAL = 1
 """A mode of capture."""
 
@@ -129,7 +129,7 @@ class Tensor:
         cuda.call("cudnnSetTensor4dDescriptor", self.descriptor, *arguments)
 
     def filter_descriptor(self) -> c_void_p:
-        """Of the same memory as a filter: K, C, R, S."""
+        """The same memory as a filter: K, C, R, S."""
         descriptor = self.cuda.made("Filter")
         arguments = (TYPES[self.dtype], FORMATS[self.layout], *self.shape)
         self.cuda.call("cudnnSetFilter4dDescriptor", descriptor, *arguments)

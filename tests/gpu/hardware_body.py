@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SEED = 1
 WARM_UP_STEPS = 3
 LOAD_S = 2.0
-"""Of steps, while clocks and power are asked for."""
+"""Steps run for so long while clocks and power are asked for."""
 COPY_BYTES = 256 << 20
 DEVICE_TO_DEVICE = 3
 THREAD_LOCAL = 1
@@ -46,7 +46,7 @@ EMPTY_KERNELS = 1000
 SPIN_NS = 1_000_000
 SPIN_BLOCKS = 24
 SPIN_THREADS = 640
-"""As a sum of NCCL takes multiprocessors away: blocks of so many threads and 40 KB."""
+"""A sum of NCCL takes multiprocessors away so: by blocks of so many threads and 40 KB."""
 SPIN = """
 extern "C" __global__ void spin(long long ns) {
   __shared__ volatile char held[40960];
@@ -57,7 +57,7 @@ extern "C" __global__ void spin(long long ns) {
 }
 """
 WITHIN_BACKWARD = 0.5
-"""Of a step's time: forward takes a third."""
+"""A share of a step's time: forward takes a third."""
 PACKAGES = (
     "mxnet-cu112",
     "nvidia-cudnn-cu11",
@@ -239,7 +239,7 @@ def steps_of(run: Run, batch: int, comm: Communicator | None = None) -> Steps:
 
 
 def seconds(times: int, action: Callable[[], object]) -> float:
-    """Of one of `times` actions, waited for at the end. Raises UserError: one failed."""
+    """The time of one of `times` actions, waited for at the end. Raises UserError: one failed."""
     from mxnet import nd
 
     from rn50.train.gpu.calls import check_segments
@@ -406,7 +406,7 @@ def calls(options: Options, batch: int) -> None:
 
 
 def flops(writer: Any) -> dict[str, int]:
-    """Of a convolution in each direction, by the name of its weight."""
+    """The FLOP of a convolution in each direction, by the name of its weight."""
     from rn50.train.gpu.layers import Convolution, Dense
 
     work = {}
@@ -421,8 +421,8 @@ def flops(writer: Any) -> dict[str, int]:
 
 
 def elapsed_ms(actions: Sequence[Callable[[], Any]], stream: c_void_p) -> list[float]:
-    """Between the ends of calls on a stream: short ones wait for the host, which makes them. An
-    action raises what fails, or answers its status."""
+    """The times between the ends of calls on a stream: short ones wait for the host, which makes
+    them. An action raises what fails, or answers its status."""
     from rn50.train.gpu.calls import checked
 
     events = [c_void_p() for _ in range(len(actions) + 1)]

@@ -13,7 +13,7 @@ HEADER = ("kernel", "rows", "channels", "calls", "us", "MB", "GB/s")
 
 
 def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
-    """Of each kernel and shape the median time of a call, in the order of a step. The maps hold
+    """The median time of a call of each kernel and shape, in the order of a step. The maps hold
     what the memory held."""
     import numpy as np
     from mxnet import nd

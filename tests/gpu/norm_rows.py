@@ -11,7 +11,7 @@ Times = dict[int, dict[str, float]]
 
 
 def read_times(folder: Path) -> dict[str, Times]:
-    """By compute capability."""
+    """The times of a page's CSV by compute capability."""
     capabilities: dict[str, Times] = {}
     with (folder / "ways.csv").open(newline="") as file:
         for row in csv.DictReader(file):

@@ -221,7 +221,7 @@ def kinds(rows: list[Row]) -> list[Row]:
 
 
 def fastest(rows: list[Row]) -> list[Row]:
-    """Of the rows that are alike up to their engine the one of the shortest time."""
+    """The one of the shortest time among rows that are alike up to their engine."""
     header, *measured = rows
     if "engine" not in header:
         return rows

@@ -51,7 +51,7 @@ def report() -> dict[str, Any]:
 
 
 def count(preset: str, overrides: list[str]) -> dict[str, Any]:
-    """Of a step, by name; groups of gradients; bytes of memory."""
+    """The counts of a step by name, groups of gradients, bytes of memory."""
     run = load(preset, overrides).run
     ctx = mx.gpu(0)
     batch = run.batch.per_rank
@@ -169,7 +169,7 @@ def backward(
 
 
 def losses(dtype: str, layout: str) -> dict[str, Any]:
-    """Of the trial's steps, on the device and on the CPU."""
+    """The losses of the trial's steps, on the device and on the CPU."""
     return {
         "gpu": trial_losses(mx.gpu(0), dtype, layout).tolist(),
         "cpu": trial_losses(mx.cpu(), "float32").tolist(),
@@ -190,7 +190,7 @@ def preset(preset: str, dtype: str) -> dict[str, Any]:
 
 
 def step_losses(run: Run, ctx: mx.Context, changes: dict[str, Any]) -> list[float]:
-    """Of SGD's steps on one batch."""
+    """The losses of SGD's steps on one batch."""
     model = run.model.model_copy(update={"zero_gamma": True, **changes})
     sgd = Optimizer(variant="sgd", base_lr=0.01)
     run = run.model_copy(update={"model": model, "optimizer": sgd})

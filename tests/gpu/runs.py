@@ -22,7 +22,7 @@ class Done(NamedTuple):
     out: Path
     result: dict[str, Any]
     reports: list[dict[str, Any]]
-    """Of the fake, by rank."""
+    """The fake's reports, by rank."""
 
     @property
     def log_points(self) -> list[dict[str, Any]]:

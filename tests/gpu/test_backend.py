@@ -229,7 +229,7 @@ def test_a_data_gradient_gives_the_sums_and_factors_of_the_norm(
 def test_engines_are_those_of_ampere_and_hopper(
     capability: str, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 8.0, 8.6 and 9.0 alone; each GPU has plain convolutions."""
+    """GPUs of 8.0, 8.6 and 9.0 alone take them; each has plain convolutions."""
     monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
     engines = Backend(cuda.library, cuda.cudnn.value or 0)
     shapes = shapes_of(3, 1)

@@ -12,9 +12,9 @@ from tests.gpu.runs import ONE_RANK, SHORT, GpuRun
 
 pytestmark = pytest.mark.slow
 STEPS = 50
-"""Of an epoch: 1,000 images by 20."""
+"""The steps of an epoch: 1,000 images by 20."""
 BATCHES = 20
-"""Of an evaluation: 400 images by 20."""
+"""The batches of an evaluation: 400 images by 20."""
 WARM_UP = 2
 """Batches before the first evaluation."""
 WORDS = (

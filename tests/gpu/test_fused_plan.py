@@ -18,7 +18,7 @@ STEM = 1
 LAST = 1
 """Averaged: no convolution's gradient leads to it."""
 PROJECTIONS = 4
-"""Without ReLU."""
+"""They have no ReLU."""
 BACK = LAYERS - STEM - LAST - PROJECTIONS
 INNER = 32
 """Norms that one convolution alone reads: two a block."""

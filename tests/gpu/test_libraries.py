@@ -109,7 +109,7 @@ def test_a_clusters_modules_do_not_come_first(
 def test_without_a_fake_the_installed_libraries_answer(
     start: str, site: Path, modules: Path
 ) -> None:
-    """In place of a driver set-up's stub."""
+    """Set-up's stub is in place of a driver."""
     path = f"{modules}:{Path(sys.prefix) / 'cuda-stub'}"
     loaded = load_libraries(start + ASK, PATH=os.environ["PATH"], LD_LIBRARY_PATH=path)
     assert loaded["said"] == {

@@ -58,7 +58,7 @@ def body(fake_environment: Path, emulated: Path) -> Body:
 
 
 def distance(answer: dict[str, Any]) -> float:
-    """Of the GPU's losses and the CPU's, as a share of the first."""
+    """The largest difference of the GPU's losses and the CPU's, as a share of the first."""
     expected = np.array(answer["cpu"])
     errors = np.abs(np.array(answer["gpu"]) - expected)
     share = float(errors.max() / expected[0])
@@ -111,7 +111,7 @@ def test_the_float16_presets_have_two_networks() -> None:
 def test_a_step_is_the_same_with_graphs_and_whenever_streams_work(
     norms: str, body: Body
 ) -> None:
-    """As late as they may, as early, and in turns that are drawn."""
+    """Streams work as late as they may, as early, and in turns that are drawn."""
     first, *repeats = (
         body(
             {"FAKECUDA_GRAPHS": graphs, "FAKECUDA_LAZY": lazy},

@@ -52,7 +52,7 @@ def overlay(run: Run) -> dict[str, object]:
 
 
 ON_HOPPER = ("abci_2048_open", "dgx1_8", "dgxa100_n128", "sony_4096")
-"""Of each update rule and layout in float16 one."""
+"""One preset of each update rule and layout in float16."""
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ ON_HOPPER = ("abci_2048_open", "dgx1_8", "dgxa100_n128", "sony_4096")
 def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     name: str, hopper: bool, gpu_run: GpuRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On its own accelerator, and some in float16 on an H100 as well."""
+    """It runs on its own accelerator, and some in float16 on an H100 as well."""
     run = load(name).run
     overlaid = overlay(run)
     capability = run.system.compute_capability or 8.0

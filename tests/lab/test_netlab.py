@@ -12,7 +12,7 @@ from tests.waiting import finished, output_of
 NETLAB = Path(__file__).with_name("netlab.sh")
 RATE_MBIT = 200
 STEPS = {"ring": 6, "recursive_doubling": 2}
-"""Of an allreduce on four ranks, one after another."""
+"""The steps of an allreduce on four ranks, one after another."""
 
 
 @mpi.NEEDED

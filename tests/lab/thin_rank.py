@@ -83,7 +83,7 @@ def count_opens() -> list[str]:
 
 
 def train(context: RunContext, opened: list[str]) -> None:
-    """In the place of training: runs until it is asked to stop."""
+    """What a rank does in the place of training: it runs until it is asked to stop."""
     process = context.process
     plan = context.plan
     with context.timeline.span("build pipelines"):

@@ -33,7 +33,7 @@ def of_config_check(loaded: Loaded) -> str:
 
 
 def of_launch(loaded: Loaded) -> str:
-    """As the ranks' environment is built, and as the report has it of a run."""
+    """The plan as the ranks' environment is built, and as the report has it of a run."""
     _, settings = build_job(loaded.run, LAUNCHER, ())
     return describe_environment(settings, LAUNCHER, ()).allreduce
 

@@ -184,7 +184,7 @@ def test_a_folder_that_was_moved_goes_on_by_the_command_that_is_told(
 
 
 def test_each_command_of_an_ending_is_understood(tmp_path: Path) -> None:
-    """In the folder of a run, of a job, of one that is gone; with and without a checkpoint."""
+    """The folder is that of a run, of a job, of one that is gone, with and without a checkpoint."""
     from tests.cli.test_pages import leaf  # which skips without git
 
     folders = [tmp_path / name for name in ("a run", "a job", "begun", "gone")]

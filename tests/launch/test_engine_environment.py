@@ -251,7 +251,7 @@ assert libc.prctl(22, 2, program) == 0
 from rn50.launch.host_limits import may_read_others
 print(may_read_others())
 """
-"""Where seccomp refuses process_vm_readv, as many containers do."""
+"""A process for which seccomp refuses process_vm_readv, as many containers do."""
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="its number of a call")

@@ -74,7 +74,7 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
 def test_a_terminal_is_asked_for_what_is_missing(
     rn50: Any, job: Path, tmp_path: Path
 ) -> None:
-    """On a file system without modes."""
+    """The file system has no modes."""
     ours, theirs = os.openpty()
     # the first field stays empty
     os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")

@@ -67,7 +67,7 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
 def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
     run: Path, monkeypatch: pytest.MonkeyPatch, failing_call: str
 ) -> None:
-    """By a full disk while the log is copied, or before it is cut."""
+    """A full disk interrupts it while the log is copied, or before it is cut."""
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -189,7 +189,7 @@ def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
 
 
 def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
-    """As a crash of the file system may leave it."""
+    """A crash of the file system may leave one."""
     (run / "config.yaml").write_text("")
     with refused(f"^{run}/config.yaml: settings expected, found none"):
         load_resumed(str(run), None, [], None)

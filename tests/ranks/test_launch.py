@@ -88,7 +88,7 @@ def test_smoke_from_images_to_a_clean_log(
 
 
 def spans(folder: Path) -> dict[str, dict[str, float]]:
-    """Of rank 0's timeline, by name."""
+    """The spans of rank 0's timeline, by name."""
     events = read_json(folder / "timeline.json")["traceEvents"]
     return {event["name"]: event for event in events if "dur" in event}
 

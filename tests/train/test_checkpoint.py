@@ -80,7 +80,7 @@ def arrays() -> dict[str, Any]:
 
 
 def shapes() -> dict[str, Any]:
-    """Of `arrays`."""
+    """The shapes and types of `arrays`."""
     return {name: (array.shape, array.dtype.name) for name, array in arrays().items()}
 
 

@@ -15,7 +15,7 @@ ELF = 2
 
 
 def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:
-    """As nvcc writes it: (kind, version, payload) of each entry."""
+    """A fat binary as nvcc writes it: (kind, version, payload) of each entry."""
     entries = b""
     for kind, version, payload in codes:
         sizes = (len(payload), 0, 0, 0, 8)

@@ -325,7 +325,7 @@ def normed(case: Case, method: str) -> Normed:
 def test_batch_norm_and_its_gradient(
     adds: bool, relu: bool, rows: int, channels: int, method: str, dtype: str
 ) -> None:
-    """As NumPy has them in float64; the running statistics as cuDNN keeps them."""
+    """NumPy has them in float64; the running statistics are kept as cuDNN keeps them."""
     shape = (rows, channels)
     x, z, dy = (drawn(shape, dtype) for _ in range(3))
     x += 5
@@ -424,7 +424,7 @@ def test_batch_norm_of_an_evaluation(relu: bool, adds: bool, dtype: str) -> None
 
 @pytest.mark.parametrize(("height", "width"), [(8, 6), (7, 5)])
 def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> None:
-    """Of values many of which are equal; what is no number stays so."""
+    """Many of the values are equal; what is no number stays so."""
     shape = (2, height, width, 3)
     x = nd.array(RNG.integers(-3, 3, shape))
     x.attach_grad()

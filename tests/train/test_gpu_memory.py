@@ -1,4 +1,4 @@
-"""Where a plan's values lie: never two at a place that are needed at a time."""
+"""The places of a plan's values: never two at one that are needed at a time."""
 
 from itertools import combinations
 from operator import attrgetter

@@ -121,7 +121,7 @@ def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
 
 @pytest.mark.slow
 def test_initial_scale_is_he_normal_but_for_the_classifier() -> None:
-    """Of AlexNet, which has other dense layers; test_resnet.py pins ResNet's draw."""
+    """AlexNet has other dense layers; test_resnet.py pins ResNet's draw."""
     net, *_ = built("alexnet")
     parameters = net.collect_params()
     for layer in ("conv3", "fc6", "fc7", "fc"):

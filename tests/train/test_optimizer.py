@@ -61,7 +61,7 @@ PUBLISHED = {
 
 
 def values_of(parameters: Parameters) -> dict[str, Any]:
-    """In float64."""
+    """The values of all parameters in float64."""
     return {name: p.data().asnumpy().astype(float) for name, p in parameters.items()}
 
 
@@ -213,7 +213,7 @@ MEASURED = [
 def test_measured_norms_are_those_of_the_update_and_change_no_bit(
     variant: str, path: str, dtype: str
 ) -> None:
-    """Of the weights before the update and the mean gradients, without the loss scale."""
+    """They are of the weights before the update and the mean gradients, without the loss scale."""
     s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2)
     parameters = build_as(dtype)
     updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))

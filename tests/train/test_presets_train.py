@@ -35,7 +35,7 @@ DISTINCT = {
     "sony_4096",
     "you_alexnet_32k",
 }
-"""Of each update rule, network, batch that changes and way of statistics one; the rest at night."""
+"""One of each update rule, network, batch that changes and way of statistics; the rest at night."""
 # Not size, and nothing else may differ: a CPU has no float16 GEMM, no NHWC, and MPI no torus.
 EXCEPTIONS = {
     ("model.dtype", "float16"): "float32",
@@ -45,7 +45,7 @@ EXCEPTIONS = {
 
 
 def global_batches(run: Run) -> list[int]:
-    """Of all segments, then the one that learning rate or momentum follow."""
+    """Those of all segments, then the one that learning rate or momentum follow."""
     batches = [segment.global_batch_size for segment in build_plan(run).segments]
     return [*batches, run.batch.reference or batches[0]]
 

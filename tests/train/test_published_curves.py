@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
     @property
     def epochs_complete(self) -> int:
-        """Before this step."""
+        """Epochs that were complete before this step."""
         return self.images_before // IMAGES
 
 

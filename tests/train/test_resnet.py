@@ -16,7 +16,7 @@ CPU = Operators(mx.cpu())
 
 
 def nodes(net: ResNet) -> list[dict[str, Any]]:
-    """Of its graph."""
+    """The nodes of its graph."""
     logits = net(mx.sym.var("images"))
     return json.loads(logits.tojson())["nodes"]
 

@@ -1,4 +1,4 @@
-"""Where a step goes: the stamps of MXNet's engine, what is made of them."""
+"""What a step's time goes into: the stamps of MXNet's engine, what is made of them."""
 
 import json
 import time

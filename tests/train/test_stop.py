@@ -52,7 +52,7 @@ STEPS = 10_000_000
 
 
 def train(stop: StopRequest) -> int:
-    """As a rank: it begins steps until it may not. The last that it began."""
+    """Begin steps as a rank does until it may not; returns the last that it began."""
     for step in range(1, STEPS + 1):
         if not stop.may_begin(step):
             return step - 1
@@ -154,7 +154,7 @@ def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -
 def test_a_suspension_is_no_long_step(
     context: RunContext, watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two looks at the clock an hour apart the heartbeat's may be the first. Without a heartbeat
+    """The heartbeat's may be the first of two looks at the clock an hour apart. Without a heartbeat
     a suspension cannot be told from a step that took as long."""
     hour_s = 3600.0
     ahead_s = 0.0

@@ -102,7 +102,7 @@ def check_types(net: Network, symbol: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_types(case: Case) -> None:
-    """Of training, and of evaluation, which is NCHW."""
+    """The graphs are those of training, and of evaluation, which is NCHW."""
     for layout in {case.model.layout, "NCHW"}:
         model = case.model.model_copy(update={"layout": layout})
         net = build_network(model, case.classes, crop_px=case.crop_px)
