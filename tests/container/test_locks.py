@@ -3,9 +3,7 @@
 import hashlib
 import os
 import re
-import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,55 +97,30 @@ def environment(root: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def linked(folder: Path) -> Path:
-    link = folder.with_name("linked")
-    link.symlink_to(folder)
-    return link
-
-
-def with_file(name: str) -> Callable[[Path], Path]:
-    def change(folder: Path) -> Path:
-        (folder / name).touch()
-        return folder
-
-    return change
-
-
-def of_gpus(folder: Path) -> Path:
-    """Its stamp is another after a pull that changes what it is made of."""
-    with (folder / "stack.stamp").open("a") as file:
-        file.write("gpu before the pull\n")
-    return folder
-
-
-def copied(folder: Path) -> Path:
-    """Its scripts would run the code of the original."""
-    return shutil.copytree(folder, folder.with_name("copy"))
-
-
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("change", "name", "code"),
     [
-        (lambda folder: folder, 0),
-        (linked, 0),
-        (with_file("mpi.h"), 1),
-        (with_file("bin/python.lost"), 1),
-        (of_gpus, 1),
-        (copied, 1),
-        (lambda folder: folder.rename(folder.with_name("moved")), 1),
+        ("true", "made", 0),
+        ("ln -s made linked", "linked", 0),
+        ("touch made/mpi.h", "made", 1),
+        ("touch made/bin/python.lost", "made", 1),
+        # its stamp is another after a pull that changes what it is made of
+        ("echo gpu before the pull >>made/stack.stamp", "made", 1),
+        # its scripts would run the code of the original
+        ("cp -r made copy", "copy", 1),
+        ("mv made moved", "moved", 1),
     ],
 )
 def test_an_environment_is_left_as_it_is_or_made_anew(
-    root: Path, environment: Path, change: Callable[[Path], Path], code: int
+    root: Path, environment: Path, change: str, name: str, code: int
 ) -> None:
     """0 where all is done; 1 where it would be made, which Python 3.9 cannot."""
-    folder = change(environment)
-    old = environment.parent / "python3.9"
-    write_script(old, "exit 1")
-    tools = environment.parent / "made"
-    path = f"{tools if tools.exists() else folder}:/usr/bin:/bin"
-    variables = {"PATH": path, "PYTHON": str(old)}
-    command = (root / "scripts/setup.sh", "--into", folder)
+    parent = environment.parent
+    subprocess.run(["sh", "-c", change], cwd=parent, check=True)
+    write_script(parent / "python3.9", "exit 1")
+    path = f"{parent}/made:{parent}/{name}:/usr/bin:/bin"
+    variables = {"PATH": path, "PYTHON": f"{parent}/python3.9"}
+    command = (root / "scripts/setup.sh", "--into", parent / name)
     assert subprocess.run(command, env=variables).returncode == code
 
 

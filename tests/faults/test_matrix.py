@@ -1,6 +1,6 @@
-"""The part of the fault matrix that CI runs: a signal, silence, disk and folder, both
-launchers among them; `make fault-matrix` has the rest. A bit
-flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py. A loss that is no
+"""The part of the fault matrix that CI runs: a signal, silence and a full disk; `make fault-matrix`
+has the rest. A NaN, a closed terminal and a launcher that is killed: test_memory.py,
+test_terminal.py. A folder that is removed: tests/launch/test_supervisor.py. A loss that is no
 number: tests/launch/test_dry_run.py. A wall clock that jumps: tests/logging/test_clock.py."""
 
 import os
@@ -16,7 +16,6 @@ FAST = (
     "SIGKILL, mpirun, checkpoint, rank 0",
     "SIGSTOP, mpirun, mid-epoch, rank 0",
     "disk full, mpirun, mid-epoch, rank 0",
-    "folder removed, gloo, mid-epoch, rank 0",
 )
 CHOSEN = [case for case in cases() if case.name in FAST]
 

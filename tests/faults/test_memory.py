@@ -51,7 +51,7 @@ NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
             40,
             marks=pytest.mark.nightly,
         ),
-        (
+        pytest.param(
             "bit flip",
             "evaluation",
             1,
@@ -59,6 +59,7 @@ NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
             r"\S+ or rank 1 on \S+ in weights: which one cannot be told from two; .*after step 40",
             40,
             40,
+            marks=pytest.mark.nightly,
         ),
         ("NaN", "mid-epoch", 0, NAN.format(0), 29, 20),
         pytest.param(

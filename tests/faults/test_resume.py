@@ -1,7 +1,6 @@
 """Interrupted and resumed is uninterrupted, bit for bit: real ranks, real signals."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from rn50.logging.parse import read_events
 from tests import mpi
 from tests.conftest import RUN, Process, Rn50, metrics, of_training, read_json
 from tests.faults.file_system import refusing
-from tests.waiting import leave_nothing, rank_process, wait_until
+from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
 LOG_EVERY = 5
@@ -88,12 +87,24 @@ def is_as_if_uninterrupted(
     assert logs[0] == logs[1], f"{folder}: other events in its log than {uninterrupted}"
 
 
+def goes_on(
+    rn50: Rn50, folder: Path, uninterrupted: Path, data: Path, launcher: str
+) -> None:
+    """Resume a run that was stopped, on a copy of its set, and find it as if nothing had been."""
+    stopped_step = read_json(folder / "result.json")["stopped"]["step"]
+    elsewhere = shutil.copytree(data, rn50.results / "copy")
+    done = resume(rn50, folder, "--launcher", launcher, f"data.path={elsewhere}")
+    assert done.returncode == 1, done.stderr  # the target is out of reach
+    is_as_if_uninterrupted(folder, uninterrupted, {stopped_step})
+    check = check_log(folder / "result_0.txt", "4.0.0", official=False)
+    assert "resumed-run" in {finding.name for finding in check.findings}
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("launcher", "number", "by", "sign"),
     [
-        pytest.param(
-            "gloo", signal.SIGINT, "Ctrl-C", "step 15/", marks=pytest.mark.nightly
-        ),
+        ("gloo", signal.SIGINT, "Ctrl-C", "step 15/"),
         (LAUNCHERS[-1], signal.SIGTERM, "SIGTERM", "* epoch 2"),
     ],
 )
@@ -127,28 +138,7 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     assert result["reason"] == f"stopped by {by} at {position}"
     onward = f"--resume {folder} --launcher {launcher} data.path={small_data}"
     assert err.endswith(f"rn50 launch {onward}\n")
-    # the same set all the same
-    elsewhere = shutil.copytree(small_data, rn50.results / "copy")
-    done = resume(rn50, folder, "--launcher", launcher, f"data.path={elsewhere}")
-    assert done.returncode == 1, done.stderr  # the target is out of reach
-    is_as_if_uninterrupted(folder, uninterrupted, {stopped_step})
-    check = check_log(folder / "result_0.txt", "4.0.0", official=False)
-    assert "resumed-run" in {finding.name for finding in check.findings}
-
-
-@pytest.mark.nightly
-def test_a_killed_rank_costs_time_not_bits(
-    rn50: Rn50, small_data: Path, uninterrupted: Path
-) -> None:
-    """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
-    process = start_run(rn50, small_data, "gloo", "system.job.max_restarts=1")
-    wait_until(lambda: list(rn50.results.glob(SAVED)))
-    wait_until(lambda: rank_process(process.pid, 0)).kill()
-    out, err = process.communicate(timeout=300)
-    assert re.search(r"rank 0 (on .*: |was )killed by SIGKILL", err)
-    assert "waiting for" not in err
-    assert "going on after step " in out
-    assert bits(rn50.run_folder()) == bits(uninterrupted)
+    goes_on(rn50, folder, uninterrupted, small_data, launcher)
 
 
 @pytest.mark.nightly

@@ -16,19 +16,21 @@ from rn50.launch.run import conclude
 from rn50.logging.run_folder import RunFolder
 from tests import mpi
 from tests.conftest import Rn50, read_json
-from tests.faults.test_resume import LAUNCHERS, start_run
+from tests.faults.test_resume import LAUNCHERS, goes_on, start_run
 
 pytestmark = pytest.mark.slow
 OPEN_MPI = mpi.LAUNCHER == "mpirun" and not mpi.WHY_NOT
 
 
-def test_a_closed_terminal_leaves_a_checkpoint(rn50: Rn50, small_data: Path) -> None:
+def test_a_closed_terminal_leaves_a_checkpoint_from_which_the_run_goes_on_bit_for_bit(
+    rn50: Rn50, small_data: Path, uninterrupted: Path
+) -> None:
+    """It is closed behind an evaluation."""
     ours, theirs = os.openpty()
     process = start_run(
         rn50,
         small_data,
-        "gloo",
-        "schedule.length=400 epochs",  # else it may end before the signal comes
+        LAUNCHERS[-1],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -36,7 +38,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Rn50, small_data: Path) -> 
     )
     os.close(theirs)
     output = b""
-    while b" 20/8000" not in output:
+    while b"* epoch 2" not in output:
         output += os.read(ours, 4096)
     # the kernel's order where it is the session's terminal: after it nothing can be written
     process.send_signal(signal.SIGHUP)
@@ -45,8 +47,8 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Rn50, small_data: Path) -> 
     folder = rn50.run_folder()
     result = read_json(folder / "result.json")
     assert (code, result["reason"].split(" at ")[0]) == (130, "stopped by SIGHUP")
-    assert list((folder / "checkpoint").iterdir())
     assert not list(folder.glob(".*"))
+    goes_on(rn50, folder, uninterrupted, small_data, LAUNCHERS[-1])
 
 
 def test_a_disk_that_is_full_at_the_end_costs_no_verdict(

@@ -46,9 +46,8 @@ from rn50.report.export import read_runs, to_tensorboard
 to_tensorboard(read_runs([out / "smoke/1"])[0], out / "board")
 """,
     "train.checkpoint.file.write_checkpoint": """
-from rn50.train.checkpoint.file import file_name, write_checkpoint
-from tests.train.test_checkpoint import arrays, meta
-write_checkpoint(out / file_name(attempt), meta(), arrays())
+from tests.train.saved import leave_checkpoint
+leave_checkpoint(out, attempt)
 """,
     "train.checkpoint.folder.mark_best": """
 from rn50.train.checkpoint.folder import mark_best

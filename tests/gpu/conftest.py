@@ -19,7 +19,7 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.run import load_for_launch, run_plan
-from tests.gpu.runs import Done, GpuRun
+from tests.gpu.runs import Body, Done, GpuRun, answer_of
 from tests.waiting import output_of
 
 HERE = Path(__file__).parent
@@ -112,6 +112,20 @@ def fake_environment(fake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
+
+
+@pytest.fixture
+def body(fake_environment: Path, emulated: Path) -> Body:
+    """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
+
+    def start(
+        environment: dict[str, str] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        return answer_of(
+            (), options, FAKECUDA_KERNELS=str(emulated), **(environment or {})
+        )
+
+    return start
 
 
 @pytest.fixture

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.config.names import list_presets
 from rn50.launch.doctor import OK, try_library
 from rn50.launch.launchers import LAUNCHERS, build_job
-from rn50.train.capabilities import check_accelerator
 from rn50.train.cuda.code import PLAN_CAPABILITIES, WHEEL, gpu_code, runs
 from tests.waiting import output_of
 
@@ -158,11 +156,6 @@ def test_every_launcher_starts_ranks_that_find_their_libraries(
 def test_the_wheel_holds_the_machine_code_that_the_program_says(site: Path) -> None:
     machine_code = architectures(site / "mxnet" / "libmxnet.so")
     assert machine_code == WHEEL
-
-
-@pytest.mark.parametrize("name", list_presets())
-def test_every_presets_accelerator_runs_it(name: str) -> None:
-    check_accelerator(load(name).run)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,7 @@
 Streams are lazy wherever numbers are looked at: what a wait is missing for is missing from them.
 """
 
-import json
-import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +13,11 @@ import pytest
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.launch.doctor import MOST_OFF
-from tests.gpu.runs import HALF, ONE_RANK, SHORT, GpuRun
-from tests.waiting import output_of
+from tests.gpu.runs import HALF, ONE_RANK, SHORT, Body, GpuRun, answer_of
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 MEGABYTE = 1e6
 BOTH_NORMS = pytest.mark.parametrize("norms", ["CUDNN", "OWN"])
-Body = Callable[..., dict[str, Any]]
-
-
-def answer_of(
-    launcher: Sequence[str], options: dict[str, Any], **environment: str
-) -> dict[str, Any]:
-    """What plan_body.py prints. `launcher`: its words."""
-    printed = output_of(
-        [*launcher, sys.executable, str(HERE / "plan_body.py"), json.dumps(options)],
-        env=os.environ | {"FAKECUDA_LAZY": "1", "PYTHONPATH": str(ROOT)} | environment,
-        cwd=ROOT,
-        timeout=600,
-    )
-    line = printed.splitlines()[-1]  # horovodrun puts its rank before it
-    answer: dict[str, Any] = json.loads(line[line.index("{") :])
-    assert answer["errors"] == []
-    return answer
-
-
-@pytest.fixture
-def body(fake_environment: Path, emulated: Path) -> Body:
-    """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
-
-    def start(
-        environment: dict[str, str] | None = None, **options: Any
-    ) -> dict[str, Any]:
-        return answer_of(
-            (), options, FAKECUDA_KERNELS=str(emulated), **(environment or {})
-        )
-
-    return start
 
 
 def distance(answer: dict[str, Any]) -> float:

@@ -99,7 +99,9 @@ def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> N
     settings = (
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
+        "system.ranks_per_node=1",
         "system.job.max_restarts=2",
+        "log.every=1 steps",
     )
     done = rn50("launch", "smoke", "--json", *settings, "optimizer.base_lr=9.0e9")
     assert done.returncode == 2

@@ -15,7 +15,7 @@ from rn50.config.load import load
 from rn50.launch.job_script import JobPaths, job_script
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.system_description import system_id
-from tests.conftest import refused
+from tests.conftest import refused, write_script
 from tests.waiting import output_of
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
@@ -82,7 +82,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "system", "job", "request"),
+    ("scheduler", "system", "job", "directive"),
     [
         ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
@@ -96,7 +96,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_are_asked_for_once(
-    scheduler: str, system: str, job: list[str], request: str | None
+    scheduler: str, system: str, job: list[str], directive: str | None
 ) -> None:
     script = script_of(
         "abci_2048_open",
@@ -109,10 +109,10 @@ def test_gpus_are_asked_for_once(
         *(f"system.job.{key}" for key in job),
     )
     requests = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+", script)
-    if request is None:
+    if directive is None:
         assert not requests
     else:
-        assert len(requests) == script.count(request) == 1
+        assert len(requests) == script.count(directive) == 1
 
 
 EXIT_99 = '  --requeue "exit 99" \\'
@@ -141,27 +141,33 @@ def test_a_job_that_is_to_be_requeued_asks_for_it_and_for_a_warning(
     assert scheduler == "sge" or no.intersection(usual_lines)
 
 
-def test_grid_engine_is_asked_for_every_core_in_the_users_environment() -> None:
-    shape = ["system.nodes=3", "system.ranks_per_node=2", "system.cores_per_rank=4"]
-    for more, line in (
-        ([], "mpi 24"),
-        (["system.job.parallel_environment=orte"], "orte 24"),
-    ):
-        script = script_of("smoke", "sge", *shape, *more)
-        assert f"#$ -pe {line}" in script.splitlines()
+CORES = ["system.nodes=3", "system.ranks_per_node=2", "system.cores_per_rank=4"]
+RESTARTS = ["system.nodes=2", "system.job.max_restarts=1"]
+FEWER = ["system.nodes=2", "system.job.min_nodes=1"]
 
 
-def test_pbs_takes_the_name() -> None:
-    script = script_of("smoke", "pbs", "name=50-layers-at-scale")
-    assert "#PBS -N j50-layers-at-s" in script.splitlines()
-
-
-def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
-    restarts = "system.job.max_restarts=1"
-    fewer = "system.job.min_nodes=1"
-    for overrides in ([restarts], [fewer], [restarts, fewer]):
-        script = script_of("smoke", "slurm", "system.nodes=2", *overrides)
-        assert ("#SBATCH --no-kill\n" in script) == (len(overrides) == 2)
+@pytest.mark.parametrize(
+    ("scheduler", "overrides", "line", "is_there"),
+    [
+        ("sge", CORES, "#$ -pe mpi 24", True),
+        (
+            "sge",
+            [*CORES, "system.job.parallel_environment=orte"],
+            "#$ -pe orte 24",
+            True,
+        ),
+        ("pbs", ["name=50-layers-at-scale"], "#PBS -N j50-layers-at-s", True),
+        # it survives a failed node where it may go on without
+        ("slurm", RESTARTS, "#SBATCH --no-kill", False),
+        ("slurm", FEWER, "#SBATCH --no-kill", False),
+        ("slurm", RESTARTS + FEWER, "#SBATCH --no-kill", True),
+    ],
+)
+def test_a_line_follows_from_the_config(
+    scheduler: str, overrides: list[str], line: str, is_there: bool
+) -> None:
+    script = script_of("smoke", scheduler, *overrides)
+    assert (line in script.splitlines()) == is_there
 
 
 @pytest.mark.parametrize(
@@ -212,9 +218,7 @@ NASTY = st.text(
     ["$(touch BAD)", "`touch BAD`", "'; touch BAD; '", "\ntouch BAD\n", '"; touch BAD; "', "-rf",
      "${HOME}", "a b", "$(touch BAD)'\"\n\\", "|| touch BAD #", "\\'; touch BAD"]
 )  # fmt: skip
-STUB = """#!/bin/bash
-printf '%s\\0' "$@" >"$SEEN"
-"""
+STUB = """printf '%s\\0' "$@" >"$SEEN\""""
 
 
 @pytest.mark.slow
@@ -225,8 +229,7 @@ def test_names_reach_the_one_command_unchanged(
     name: str, scheduler: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     start = tmp_path_factory.mktemp("start")
-    (start / "python").write_text(STUB)
-    (start / "python").chmod(0o755)
+    write_script(start / "python", STUB)
     folder = str(start / name.replace("/", "_"))
     paths = JobPaths((name,), str(start), folder, name, "python")
     script = job_script(load("smoke").run, scheduler, paths)

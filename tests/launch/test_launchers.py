@@ -74,34 +74,39 @@ def test_what_root_adds() -> None:
     )
 
 
-def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
-    file = tmp_path / "hosts"
-    file.write_text("n1 4 all.q 0,0:0,1\nn1\n\nn2\n")
-    assert allocated_hosts({"PE_HOSTFILE": str(file)}) == ("n1", "n2")
-    assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == (
-        "n1",
-        "n2",
-    )
-    assert allocated_hosts({"LSB_DJOB_HOSTFILE": str(file)}) == ("n1", "n2")
-    assert allocated_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 4 n1 1"}) == ("n1", "n2")
-    assert allocated_hosts({}) == ()
-    with refused("RN50_HOSTS: /nowhere: No such file"):
-        allocated_hosts({"RN50_HOSTS": "/nowhere"})
+OWN = {"RN50_HOSTS": "FILE"}
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("variables", "content"),
     [
-        b"# of our lab\nn1\nn2.lab # the new one\n",
-        b"n1:2\nn2.lab:2\n",
-        b"\xef\xbb\xbfn1\r\nn2.lab\r\n",
-        b"n1 , n2.lab,\n",
-        b"n1 slots=2\n  n2.lab slots=2\n",
+        ({"PE_HOSTFILE": "FILE"}, b"n1 4 all.q 0,0:0,1\nn1\n\nn2.lab\n"),
+        ({"PBS_NODEFILE": "FILE", "RN50_HOSTS": ""}, b"n1\nn1\nn2.lab\n"),
+        ({"LSB_DJOB_HOSTFILE": "FILE"}, b"n1\nn2.lab\n"),
+        ({"LSB_MCPU_HOSTS": "n1 4 n2.lab 4 n1 1"}, b""),
+        # as users write it
+        (OWN, b"# of our lab\nn1\nn2.lab # the new one\n"),
+        (OWN, b"n1:2\nn2.lab:2\n"),
+        (OWN, b"\xef\xbb\xbfn1\r\nn2.lab\r\n"),
+        (OWN, b"n1 , n2.lab,\n"),
+        (OWN, b"n1 slots=2\n  n2.lab slots=2\n"),
     ],
 )
-def test_a_file_of_hosts_as_users_write_it(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_bytes(content)
-    assert allocated_hosts({"RN50_HOSTS": str(tmp_path / "hosts")}) == ("n1", "n2.lab")
+def test_the_hosts_of_an_allocation(
+    variables: dict[str, str], content: bytes, tmp_path: Path
+) -> None:
+    file = tmp_path / "hosts"
+    file.write_bytes(content)
+    environment = {
+        name: value.replace("FILE", str(file)) for name, value in variables.items()
+    }
+    assert allocated_hosts(environment) == ("n1", "n2.lab")
+
+
+def test_without_an_allocation_there_are_no_hosts() -> None:
+    assert allocated_hosts({}) == ()
+    with refused("RN50_HOSTS: /nowhere: No such file"):
+        allocated_hosts({"RN50_HOSTS": "/nowhere"})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rn50.config.plan import build_plan
 from rn50.launch import nodes_left
 from rn50.launch.launch_plan import LaunchPlan, Options, plan_launch
 from rn50.launch.nodes_left import on_nodes_left
-from tests.conftest import refused
+from tests.conftest import refused, write_script
 from tests.waiting import leave_nothing
 
 PROGRAMS = {
@@ -34,13 +34,10 @@ done""",
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four nodes that answer: write names to `DEAD` and `ALLOCATED`."""
-    (tmp_path / "bin").mkdir()
     for name, script in PROGRAMS.items():
         for file in ("ALLOCATED", "DEAD", "CALLS"):
             script = script.replace(file, str(tmp_path / file))
-        program = tmp_path / "bin" / name
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
+        write_script(tmp_path / "bin" / name, script)
     (tmp_path / "ALLOCATED").write_text("node1\nnode2\nnode3\nnode4\n")
     (tmp_path / "DEAD").write_text("")
     (tmp_path / "CALLS").write_text("")
@@ -153,8 +150,7 @@ def test_hosts_of_a_file_are_probed_by_mpirun(
 ) -> None:
     (slurm / "hosts").write_text("h1 slots=2\nh2 slots=2\nh3 slots=2\nh4 slots=2\n")
     monkeypatch.setenv("RN50_HOSTS", str(slurm / "hosts"))
-    (slurm / "bin/mpirun").write_text('#!/bin/sh\ncase "$*" in *h2*) exit 1 ;; esac\n')
-    (slurm / "bin/mpirun").chmod(0o755)
+    write_script(slurm / "bin/mpirun", 'case "$*" in *h2*) exit 1 ;; esac')
     plan = plan_launch(run_of(slurm), Options(), "mpirun")
     loaded, hosts = on_nodes_left(plan, slurm)
     assert hosts == ("h1", "h3", "h4")

@@ -20,11 +20,10 @@ from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
 from rn50.logging.records import LAUNCH, RESUME, Failure, Next, Result, write
 from rn50.logging.run_folder import RunFolder
-from rn50.train.checkpoint.file import file_name, write_checkpoint
+from rn50.train.checkpoint.file import file_name
 from rn50.train.checkpoint.folder import chosen_checkpoint
-from rn50.train.checkpoint.state import TrainState
 from tests.conftest import Rn50, read_json, refused, write_json
-from tests.train.test_checkpoint import CONFIG, arrays, meta
+from tests.train.saved import CONFIG, leave_checkpoint
 
 LOADED = load(*CONFIG)
 LOG_LINE = "l" * 19 + "\n"
@@ -44,7 +43,7 @@ def run(tmp_path: Path) -> Path:
     """An interrupted run: a checkpoint of step 7, and what came after it."""
     checkpoints = tmp_path / "checkpoint"
     checkpoints.mkdir()
-    write_checkpoint(checkpoints / file_name(7), meta(), arrays())
+    leave_checkpoint(checkpoints)
     for name, content in TEXT.items():
         (tmp_path / name).write_text(content)
     return tmp_path
@@ -114,8 +113,7 @@ def test_what_came_after_replicas_agreed_is_not_scored(
 ) -> None:
     folder = run / "checkpoint"
     for step in (5, 9):
-        later = meta().model_copy(update={"state": TrainState(step=step)})
-        write_checkpoint(folder / file_name(step), later, arrays())
+        leave_checkpoint(folder, step)
     assert chosen_checkpoint(run).path.name == file_name(9)
     assert not capsys.readouterr().err
     failure = Failure(1, "h", "evaluate 2", 9, "x", agreed_step=6)

@@ -35,9 +35,8 @@ from rn50.logging.parse import read_events
 from rn50.logging.records import Driver, Environment, Submission, write
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
-from rn50.train.checkpoint.file import file_name, write_checkpoint
 from tests.conftest import Rn50, read_json, refused, write_json
-from tests.train.test_checkpoint import CONFIG, arrays, meta
+from tests.train.saved import CONFIG, leave_checkpoint
 from tests.waiting import wait_until
 
 
@@ -212,15 +211,6 @@ def test_why_a_job_waits_and_when_it_never_begins(
         assert state == State(sentence + end, can_begin=not never)
 
 
-def test_a_job_that_can_never_begin_is_not_waited_for(
-    tmp_path: Path, program: Any
-) -> None:
-    program("squeue", "echo PENDING BadConstraints")
-    plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
-    with refused("can never begin"):
-        wait(plan, "42", poll_s=0.01)
-
-
 def test_a_job_that_goes_back_into_its_queue_has_not_ended(
     tmp_path: Path, program: Any
 ) -> None:
@@ -232,12 +222,14 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
         assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
 
 
-def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
+def test_waiting_tells_why_once_and_ends_where_a_job_can_never_begin(
+    tmp_path: Path, program: Any
+) -> None:
     states = (
         "PENDING Priority",
         "PENDING Priority",
         "PENDING Resources",
-        "RUNNING None",
+        "PENDING BadConstraints",
     )
     lines = "\n".join(states)
     program(
@@ -246,9 +238,9 @@ def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
         "head -1 left; sed -i 1d left",
     )
     plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
-    (tmp_path / "exit_code").write_text("0\n")
     sentences: list[str] = []
-    assert wait(plan, "42", poll_s=0.0, tell=sentences.append) == 0
+    with refused("can never begin"):
+        wait(plan, "42", poll_s=0.0, tell=sentences.append)
     assert sentences == [
         "slurm job 42 waits: Priority",
         "slurm job 42 waits: Resources",
@@ -443,7 +435,7 @@ def job(tmp_path: Path, program: Any) -> Path:
     run = job / "run_0"
     checkpoints = run / "checkpoint"
     checkpoints.mkdir(parents=True)
-    write_checkpoint(checkpoints / file_name(7), meta(), arrays())
+    leave_checkpoint(checkpoints)
     (run / "environment.json").write_text("{}")
     preset, _ = CONFIG
     for folder, loaded in ((run, load(*CONFIG)), (job, load(preset))):
@@ -459,6 +451,12 @@ def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
         loaded, last = find_interrupted(str(folder), None, overrides)
         assert last == Last(job, "slurm", 5)
         assert loaded.run.system.job.walltime == "02:00:00"
+    # what a stranger wrote of the submission is no more than unknown
+    write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
+    assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
+    (job / "config.yaml").unlink()  # no job is around the run
+    run = job / "run_0"
+    assert find_interrupted(str(run), None, [])[1] == Last(run, None, 1)
 
 
 def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
@@ -470,19 +468,6 @@ def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
     assert find_interrupted("latest", None, results)[1].folder == top
     with refused("an interrupted run with a checkpoint"):
         latest_interrupted(None, results)
-
-
-def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
-    (job / "config.yaml").unlink()
-    _, last = find_interrupted(str(job / "run_0"), None, [])
-    assert last == Last(job / "run_0", None, 1)
-
-
-def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
-    job: Path,
-) -> None:
-    write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
-    assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
 def test_a_run_that_a_limit_ended_is_resumed_by_the_command_that_it_prints(

@@ -15,6 +15,7 @@ from rn50.host.stop_signals import STOP_SIGNALS, StopSignals
 from rn50.launch import supervisor
 from rn50.launch.supervisor import run_watched, wait_for_launcher
 from rn50.launch.watchdog import Watchdog
+from tests.conftest import refused
 from tests.faults.file_system import refusing
 
 ORPHAN = (
@@ -41,6 +42,13 @@ def test_orphans_of_the_launcher_are_stopped(
     run_watched(orphan, {}, tmp_path, 1, None, 0.0)
     number = int(pid.read_text())
     assert not psutil.pid_exists(number)
+
+
+def test_a_folder_that_somebody_removes_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with refused("run: the run's folder is gone, removed or renamed .* exit code 7"):
+        run_watched(["sh", "-c", f"rm -r {out}; exit 7"], {}, out, 1, None, 0.0)
 
 
 def test_later_orphans_are_no_children_of_ours(
@@ -156,10 +164,10 @@ def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(
     tmp_path: Path,
 ) -> None:
     code = "import sys; from rn50.launch.supervisor import _locked\nwith _locked(sys.argv[1]): pass"
-    refused = refusing(tmp_path, flock="ENOLCK")
+    no_locks = refusing(tmp_path, flock="ENOLCK")
     subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ | refused,
+        env=os.environ | no_locks,
         check=True,
     )
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +79,8 @@ class Rank:
 @pytest.fixture
 def watchdog(request: pytest.FixtureRequest) -> Iterator[Watchdog]:
     settings = Settings(**getattr(request, "param", {}))
-    watchdog = Watchdog(settings, 2, one_machine=True)
-    yield watchdog
-    watchdog.close()
+    with closing(Watchdog(settings, 2, one_machine=True)) as watchdog:
+        yield watchdog
 
 
 @pytest.mark.slow
@@ -115,11 +114,8 @@ def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> 
 def test_hosts_whose_ranks_never_connect_are_named() -> None:
     settings = Settings(start_s=0.5, silence_s=0.4)
     hosts = ["h1", "h1", "h2", "h3"]
-    watchdog = Watchdog(settings, 4, one_machine=False, hosts=hosts)
-    try:
+    with closing(Watchdog(settings, 4, one_machine=False, hosts=hosts)) as watchdog:
         failed = wait_until(lambda: watchdog.failed_rank)
-    finally:
-        watchdog.close()
     assert (failed.rank, failed.host) == (0, "h1")
     assert "4 ranks of h1, h2, h3" in failed.reason
     assert "MTU" in failed.reason
@@ -130,26 +126,21 @@ def test_hosts_whose_ranks_never_connect_are_named() -> None:
 def test_of_ranks_of_which_none_is_behind_the_network_is_named(
     other_phase: str,
 ) -> None:
-    watchdog = Watchdog(Settings(start_s=1.5), 2, one_machine=False)
-    try:
+    settings = Settings(start_s=1.5)
+    with closing(Watchdog(settings, 2, one_machine=False)) as watchdog:
         ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
         ranks[0].beat("warm up network", 0)
         ranks[1].beat(other_phase, 0)
         failed = wait_until(lambda: watchdog.failed_rank)
-    finally:
-        watchdog.close()
     assert ("as all 2 ranks" in failed.reason) == (other_phase == "warm up network")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 expected, found none")
 @pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
 def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
-    watchdog = Watchdog(Settings(), 1, one_machine=False)
-    _, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
-    try:
+    with closing(Watchdog(Settings(), 1, one_machine=False)) as watchdog:
+        _, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
         connected(f"{address}:{port}").close()
-    finally:
-        watchdog.close()
 
 
 @pytest.mark.slow

@@ -53,6 +53,6 @@ BODIES: dict[str, tuple[Any, str, Any]] = {
 
 if __name__ == "__main__":
     names, *arguments = sys.argv[1:]
-    for name in names.split("+"):
+    for name in filter(None, names.split("+")):
         setattr(*BODIES[name])
     entry.main(arguments)

@@ -35,13 +35,12 @@ from rn50.train.checkpoint.folder import (
 from rn50.train.checkpoint.model_export import describe
 from rn50.train.checkpoint.restore import restore
 from rn50.train.checkpoint.resume import check_config, resumed_config
-from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
 from rn50.train.communication.identity import image_set_in
 from rn50.train.network.build import statistics_arrays, weight_arrays
 from tests.conftest import refused
 from tests.faults.file_system import refusing
+from tests.train.saved import CONFIG, arrays, leave_checkpoint, meta
 
-CONFIG = ("smoke", ["seed=1"])
 COPY = [
     "data.path=copy",
     "data.classes=4",
@@ -51,48 +50,14 @@ COPY = [
 """A copy of the set, which nobody would draw anew."""
 
 
-def meta(step: int = 7, **changes: Any) -> Meta:
-    loaded = load(*CONFIG)
-    values: dict[str, Any] = {
-        "state": TrainState(step=step, best_accuracy=0.75),
-        "log_bytes": 100,
-        "metrics_bytes": 50,
-        "run_started_unix_s": 1.5,
-        "previous_lr": 0.1 + 0.2,
-        "loss_scale": LossScaleState(value=0.5, checks=((7, 0.5, True),)),
-        "ranks": 2,
-        "statistics_rows": 1,
-        "config_sha256": loaded.sha256,
-        "config": loaded.to_dict(),
-        "image_set": image_set_in(Path(loaded.run.data.path)) or "none here",
-    }
-    return Meta(**values | changes)
-
-
-def arrays() -> dict[str, Any]:
-    rng = np.random.default_rng(3)
-    return {
-        "weight/a": rng.standard_normal((3, 5)).astype(np.float32),
-        "velocity/a": rng.standard_normal((7,)).astype(np.float16),
-        "empty": np.zeros((2, 0), np.float32),
-        "statistics/a": rng.standard_normal((2, 3)).astype(np.float32)[:, 1:],
-    }
-
-
 def shapes() -> dict[str, Any]:
     """The shapes and types of `arrays`."""
     return {name: (array.shape, array.dtype.name) for name, array in arrays().items()}
 
 
-def write(folder: Path, step: int = 7, **changes: Any) -> Path:
-    path = folder / file_name(step)
-    write_checkpoint(path, meta(step, **changes), arrays())
-    return path
-
-
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    return write(tmp_path)
+    return leave_checkpoint(tmp_path)
 
 
 def whole(path: Path) -> Checkpoint:
@@ -178,7 +143,7 @@ def test_other_arrays_are_refused(
 
 def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     for step in (5, 10, 15):
-        write(tmp_path, step)
+        leave_checkpoint(tmp_path, step)
     newest = tmp_path / file_name(15)
     newest.write_bytes(newest.read_bytes()[:-10])
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
@@ -198,7 +163,7 @@ def test_the_newest_the_best_and_the_newest_that_agreed_are_kept(
     tmp_path: Path, agreed_step: int | None, kept_steps: list[int]
 ) -> None:
     for step in (1, 2, 3, 4, 5):
-        path = write(tmp_path, step)
+        path = leave_checkpoint(tmp_path, step)
         if step < 4:
             mark_best(path)
         prune(tmp_path, 2, agreed_step)
@@ -214,7 +179,7 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
         "import sys; from pathlib import Path; from rn50.train.checkpoint.folder import mark_best;"
         "mark_best(Path(sys.argv[1]))"
     )
-    best = write(tmp_path, 1)
+    best = leave_checkpoint(tmp_path, 1)
 
     def mark(**calls: str) -> int:
         command = [sys.executable, "-c", code, str(best)]
@@ -226,7 +191,7 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
     assert (tmp_path / BEST).read_bytes() == best.read_bytes()
     assert not best.samefile(tmp_path / BEST)
     for step in (2, 3, 4):
-        write(tmp_path, step)
+        leave_checkpoint(tmp_path, step)
     prune(tmp_path, 2, unmarked=best)
     assert list(map(step_of, checkpoints_in(tmp_path))) == [1, 3, 4]
     assert len(list(tmp_path.iterdir())) == 4
@@ -239,7 +204,7 @@ def test_a_folder_of_checkpoints_that_is_a_link_out_of_its_run_is_not_opened(
     other_folder = tmp_path / "others"
     link = tmp_path / "run/checkpoint"
     other_folder.mkdir()
-    mark_best(write(other_folder))
+    mark_best(leave_checkpoint(other_folder))
     link.parent.mkdir()
     link.symlink_to(other_folder)
     why = f"^{link}: no link out of its folder expected, found one to {other_folder}"
@@ -274,7 +239,7 @@ def test_only_what_changes_no_bits_may_differ(
 def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
     parts = ["seed=1", "data.shards=node", "system.ranks_per_node=1"]
     config = load("smoke", [*parts, "system.nodes=2"]).to_dict()
-    checkpoint = read_checkpoint(write(tmp_path, config=config))
+    checkpoint = read_checkpoint(leave_checkpoint(tmp_path, config=config))
     more_nodes = load("smoke", [*parts, "system.nodes=4", "batch.per_rank=5"])
     with refused(r"^system.nodes: 2 expected"):
         check_config(checkpoint, more_nodes)
@@ -286,9 +251,9 @@ def test_the_image_set_is_known_by_its_content(
     """A copy elsewhere is the same set; another under the same name is not."""
     loaded = load("smoke", ["seed=1", f"data.path={smoke_data}"])
     digest = image_set_in(smoke_data)
-    same = read_checkpoint(write(tmp_path, image_set=digest))
+    same = read_checkpoint(leave_checkpoint(tmp_path, image_set=digest))
     check_config(same, loaded)
-    other_set = read_checkpoint(write(tmp_path, image_set="77"))
+    other_set = read_checkpoint(leave_checkpoint(tmp_path, image_set="77"))
     with refused(f"^data.path: .* 77 expected, as in .*, found {digest} in"):
         check_config(other_set, loaded)
     classes = load_manifest(smoke_data).classes
@@ -378,7 +343,7 @@ def test_a_copy_is_one_whatever_the_run_writes(
     tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run puts another file in place between metadata and arrays."""
-    best = write(tmp_path)
+    best = leave_checkpoint(tmp_path)
     checkpoint = read_checkpoint(best)
     if not links:
         monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))

@@ -199,44 +199,22 @@ def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
     assert sum(shares) == pytest.approx(result(folder)["time_to_train_s"])
 
 
-@pytest.mark.parametrize(
-    ("limit", "stops_at"),
-    [("limits.time_s=0.001", 3), ("limits.epochs=1", 4), ("limits.epochs=2", 8)],
+STOPS = (
+    ("limits.time_s=0.001", 3),
+    ("limits.epochs=1", 4),
+    ("limits.epochs=1", 4),
+    ("limits.epochs=2", 8),
+    ("limits.epochs=1", 8),
 )
-def test_a_run_that_stopped_goes_on_bit_for_bit(
-    train: Train, uninterrupted: Path, tmp_path: Path, limit: str, stops_at: int
-) -> None:
-    """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
-    it goes on, with norms: a point's loss is the mean over its steps, whichever they are."""
-    folder = train(tmp_path / "run", limit)
-    stopped = {"by": "", "step": stops_at, "limit": limit.partition("=")[0]}
-    assert result(folder)["stopped"] == stopped
-    assert saved(folder)[-1] == stops_at
-    assert stop_of(folder) == "aborted"
-    train(folder, "log.every=1 steps", "log.profile=norms")
-    assert result(folder)["resumed_after_step"] == stops_at
-    for quantity in ("weight_norm", "gradient_norm", "norm_ratio", "trust_ratio"):
-        measured = [record["step"] for record in metrics(folder, quantity)]
-        assert measured == list(range(stops_at + 1, 13))
-    assert not metrics(uninterrupted, "weight_norm")
-    for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
-        assert result(folder)[key] == result(uninterrupted)[key]
-    assert of_training(folder) == of_training(uninterrupted)
-    points = {point["step"]: point for point in metrics(folder, "train")}
-    for point, steps in zip(
-        metrics(uninterrupted, "train"), STEPS_OF_POINTS, strict=True
-    ):
-        for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
-            assert points[point["step"]][key] == point[key]
-        if steps[0] <= stops_at:
-            steps = steps[-1:]
-        loss = mean(points[step]["loss"] for step in steps)
-        assert point["loss"] == pytest.approx(loss, rel=1e-6)
+"""Stops within an epoch, between two of a block, and after an evaluation; a spent budget stops
+again."""
 
 
-def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
+def test_a_run_that_stopped_again_and_again_goes_on_bit_for_bit(
     train: Train, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first stop is before the first step. In the end it logs every step, with norms: a
+    point's loss is the mean over its steps, whichever they are."""
     start_clock = RunContext.start_clock
 
     def stop_at_once(context: RunContext, tensors: Sequence[str]) -> None:
@@ -249,24 +227,34 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
         folder = train(tmp_path / "run")
     assert result(folder)["stopped"] == {"by": "asked", "step": 0, "limit": None}
     assert "images_per_s" not in result(folder)
-    train(folder)
-    assert result(folder)["resumed_after_step"] == 0
-    assert result(folder)["weights_digest"] == result(uninterrupted)["weights_digest"]
-    assert of_training(folder) == of_training(uninterrupted)
-
-
-def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
-    train: Train, uninterrupted: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    for budget, stops_at in ((1, 4), (1, 4), (2, 8), (1, 8)):
-        train(folder, f"limits.epochs={budget}")
-        stopped = result(folder)["stopped"]
-        assert stopped["limit"] == "limits.epochs"
-        assert stopped["step"] == stops_at
-    train(folder, "limits.epochs=4")
+    last_step = 0
+    for limit, step in STOPS:
+        train(folder, limit)
+        stopped = {"by": "", "step": step, "limit": limit.partition("=")[0]}
+        assert result(folder)["stopped"] == stopped
+        assert result(folder)["resumed_after_step"] == last_step
+        assert saved(folder)[-1] == step
+        assert stop_of(folder) == "aborted"
+        last_step = step
+    train(folder, "limits.epochs=4", "log.every=1 steps", "log.profile=norms")
     assert "stopped" not in result(folder)
+    assert result(folder)["resumed_after_step"] == last_step
+    for quantity in ("weight_norm", "gradient_norm", "norm_ratio", "trust_ratio"):
+        measured = [record["step"] for record in metrics(folder, quantity)]
+        assert measured == list(range(last_step + 1, 13))
+    assert not metrics(uninterrupted, "weight_norm")
+    for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
+        assert result(folder)[key] == result(uninterrupted)[key]
     assert of_training(folder) == of_training(uninterrupted)
+    points = {point["step"]: point for point in metrics(folder, "train")}
+    expected = metrics(uninterrupted, "train")
+    for point, steps in zip(expected, STEPS_OF_POINTS, strict=True):
+        for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
+            assert points[point["step"]][key] == point[key]
+        if steps[0] <= last_step:
+            steps = steps[-1:]
+        loss = mean(points[step]["loss"] for step in steps)
+        assert point["loss"] == pytest.approx(loss, rel=1e-6)
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
