@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from rn50.config.load import load
 from rn50.host.lock import hold
@@ -38,6 +39,9 @@ from rn50.report.runs import read_runs
 from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.saved import CONFIG, leave_checkpoint
 from tests.waiting import wait_until
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+PRINTED = yaml.safe_load((GOLDEN / "schedulers.yaml").read_text())
 
 
 @pytest.mark.nightly
@@ -144,71 +148,26 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     assert look_at(plan.folder, name, job) == failed
 
 
-@pytest.mark.parametrize(
-    ("name", "printed", "job"),
-    [
-        ("slurm", "Submitted batch job 7654321", "7654321"),
-        ("slurm", "Submitted batch job 7654321 on cluster x", "7654321;x"),
-        ("slurm", "7654321 hours are left", None),
-        ("slurm", "7654321\nThank you for choosing 6", "7654321"),
-        ("slurm", "x: Submitted batch job 77 (debug)\n8", "77"),
-        ("slurm", "", None),
-        ("sge", 'Your job 42 ("smoke") has been submitted', "42"),
-        ("sge", "job 42", None),
-        ("pbs", "42[].pbs01", "42[].pbs01"),
-        ("pbs", "INFO: 42.pbs01 is queued", "42.pbs01"),
-        ("pbs", "PBS 20.0 of 4 nodes", None),
-    ],
-)
-def test_the_id_is_found_wherever_it_stands(
-    name: str, printed: str, job: str | None
-) -> None:
-    assert SCHEDULERS[name].job_id(printed) == job
+@pytest.mark.parametrize("case", PRINTED["ids"])
+def test_the_id_is_found_wherever_it_stands(case: dict[str, Any]) -> None:
+    assert SCHEDULERS[case["scheduler"]].job_id(case["printed"]) == case["job"]
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "sentence"),
-    [
-        ("slurm", "PENDING None", ""),
-        ("slurm", "CANCELLED None", None),
-        ("slurm", "", None),
-        ("slurm", "CLUSTER: x\nPENDING (Resources)", "waits: Resources"),
-        ("slurm", "PENDING BadConstraints", "can never begin: BadConstraints"),
-        ("slurm", "PENDING PartitionConfig", "can never begin: PartitionConfig"),
-        (
-            "slurm",
-            "PENDING AssocMaxNodePerJobLimit",
-            "can never begin: AssocMaxNodePerJobLimit",
-        ),
-        ("slurm", "PENDING QOSGrpNodeLimit", "waits: QOSGrpNodeLimit"),
-        ("slurm", "PENDING Nodes_are_DOWN", "waits: Nodes_are_DOWN"),
-        (
-            "slurm",
-            "PENDING launch failed requeued held",
-            "is held: launch failed requeued held; let it begin: scontrol release 42",
-        ),
-        ("sge", "job_number: 42\nscheduling info:  no slots", "waits: no slots"),
-        ("sge", "error reason    1:  no shell", "can never begin: no shell"),
-        ("pbs", "  job_state = R\n  comment = Job run at Mon on (n1)", ""),
-        ("pbs", "  comment = Not Running: No Nodes", "waits: Not Running: No Nodes"),
-        (
-            "pbs",
-            "  comment = Can Never Run: too many",
-            "can never begin: Can Never Run: too many",
-        ),
-    ],
-)
+@pytest.mark.parametrize("case", PRINTED["reasons"])
 def test_why_a_job_waits_and_when_it_never_begins(
-    name: str, said: str, sentence: str | None, tmp_path: Path, program: Any
+    case: dict[str, Any], tmp_path: Path, program: Any
 ) -> None:
-    program(SAYS[name][2], f"cat <<'END'\n{said}\nEND")
+    name = case["scheduler"]
+    program(SAYS[name][2], f"cat <<'END'\n{case['printed']}\nEND")
     state = ask(SCHEDULERS[name], "42", tmp_path)
-    if sentence is None:
+    why = case["why"]
+    if why is None:
         assert state is None
+    elif why.startswith(("can never", "is held")):
+        end = f"; end it: {SCHEDULERS[name].cancel('42')}"
+        assert state == State(why + end, can_begin=False)
     else:
-        never = sentence.startswith(("can never", "is held"))
-        end = f"; end it: {SCHEDULERS[name].cancel('42')}" * never
-        assert state == State(sentence + end, can_begin=not never)
+        assert state == State(why)
 
 
 def test_a_job_that_goes_back_into_its_queue_has_not_ended(
