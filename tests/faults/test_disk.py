@@ -1,4 +1,5 @@
-"""What is removed or used up on the disk of a run while it trains costs no run."""
+"""What is used up on the disk of a run while it trains costs no run. Logs that are removed:
+tests/logging/test_timeline_metrics.py."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Rn50
-from tests.faults.test_resume import bits, is_as_if_uninterrupted, start_run
+from tests.faults.test_resume import bits, start_run
 from tests.waiting import finished
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 SIGN = "step 15/"
-LOGS = ("result_0.txt", "metrics.jsonl")
 
 
 @pytest.fixture
@@ -27,21 +27,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_logs_that_are_removed_are_put_back_and_end_no_run(
-    rn50: Rn50, small_data: Path, uninterrupted: Path
-) -> None:
-    process = start_run(rn50, small_data, "gloo")
-    assert any(SIGN in line for line in process.stdout)
-    folder = rn50.run_folder()
-    for name in LOGS:
-        (folder / name).unlink()
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
-    assert all(f"rn50: warning: {folder / name}: removed" in out for name in LOGS)
-    assert "no checkpoint" not in out
-    is_as_if_uninterrupted(folder, uninterrupted, set())
 
 
 def test_a_disk_without_inodes_costs_checkpoints_and_no_result(

@@ -15,7 +15,7 @@ from rn50.launch.host_limits import may_read_others
 from tests.conftest import refused
 from tests.waiting import output_of
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = yaml.safe_load((GOLDEN / "environments.yaml").read_text())
 ARGUMENTS = ("controller", "mpi", "networks")
 

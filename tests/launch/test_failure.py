@@ -26,7 +26,7 @@ from rn50.logging.records import Failure
 from rn50.train.__main__ import Rank
 from tests.conftest import refused
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDED = GOLDEN / "refusals"
 CASES = yaml.safe_load((GOLDEN / "failures.yaml").read_text())
 PLENTY = Limits({"n": 1024}, None, 1 << 30, 1 << 30)

@@ -19,7 +19,7 @@ from rn50.launch.system_description import system_id
 from tests.conftest import refused, write_script
 from tests.waiting import output_of
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
+GOLDEN = Path(__file__).parents[1] / "golden/submit"
 FOLDER = "results/job"
 PATHS = JobPaths(
     (f"{FOLDER}/config.yaml",),

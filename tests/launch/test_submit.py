@@ -40,7 +40,7 @@ from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.saved import CONFIG, leave_checkpoint
 from tests.waiting import wait_until
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 PRINTED = yaml.safe_load((GOLDEN / "schedulers.yaml").read_text())
 
 

@@ -18,7 +18,7 @@ from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
 from tests.conftest import write_json
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 LEFT = {
     "status": "success",
     "time_to_train_s": 10.5,

@@ -18,7 +18,7 @@ from tests.conftest import Rn50, logged, metrics, read_json, stop_of
 from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow
-GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 BODIES = str(Path(__file__).with_name("rank_bodies.py"))
 
 

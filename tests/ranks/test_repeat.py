@@ -12,7 +12,7 @@ from rn50.report.reproduction import compare_with_recorded, repeat_line
 from tests.conftest import Rn50, metrics, read_json
 from tests.ranks.test_launch import spans
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 
 
 def record(folder: Path, accuracy: str) -> Path:

@@ -13,7 +13,6 @@ from rn50.config.schema import Model
 from rn50.train.gpu.calls import data_address, float_bits
 from rn50.train.gpu.module import type_name
 from rn50.train.gpu.norms import Division, Gpu
-from rn50.train.gpu.update import CHUNK
 from rn50.train.network.build import Loss
 from rn50.train.operators import Operators
 from rn50.train.trial_steps import trial_losses
@@ -449,13 +448,7 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
     assert places_of_none.tolist() == [[0, 1, 1, 1]]
 
 
-def test_the_chunks_of_the_kernels_are_those_of_the_table() -> None:
-    assert f"#define CHUNK {CHUNK} " in emulated.SOURCE.read_text()
-
-
-def test_the_trial_of_a_device_learns_and_repeats() -> None:
+def test_the_trial_of_a_device_learns() -> None:
     losses = trial_losses(mx.cpu(), "float32")
-    repeated = trial_losses(mx.cpu(), "float32")
-    assert (losses == repeated).all()
     assert 2 < losses[0] < 2.6
     assert losses[-1] < 0.8 < losses[5]

@@ -281,10 +281,7 @@ def norms_of(
 def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None:
     """The paths of GPUs, which run on a CPU too: small steps survive float16."""
     s = Optimizer(variant=variant, base_lr=0.01, weight_decay=1e-3)
-    parameters = build()
-    for name, p in parameters.items():
-        if name.endswith("weight"):
-            p.cast("float16")
+    parameters = build_as("float16")
     updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
     reference = Reference(parameters, s)
     settings = Settings(0.01, 0.9, BATCH)
