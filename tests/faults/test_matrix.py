@@ -9,27 +9,20 @@ from pathlib import Path
 import pytest
 
 from tests import mpi
-from tests.faults.matrix import BUSY_BOUND_S, Case, cases, run_case
+from tests.faults.matrix import BUSY_BOUND_S, cases, run_case
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, mpi.NEEDED]
 FAST = (
     "SIGKILL, mpirun, checkpoint, rank 0",
     "SIGSTOP, mpirun, mid-epoch, rank 0",
     "disk full, mpirun, mid-epoch, rank 0",
 )
-CHOSEN = [case for case in cases() if case.name in FAST]
+CASES = {case.name: case for case in cases()}
 
 
-def test_the_fast_part_is_in_the_matrix() -> None:
-    assert {case.name for case in CHOSEN} == set(FAST)
-
-
-@pytest.mark.parametrize("case", CHOSEN, ids=lambda case: case.name)
-def test_it_ends_in_time_with_the_right_word(case: Case, small_data: Path) -> None:
-    if case.launcher == "mpirun":
-        if mpi.WHY_NOT:
-            pytest.skip(mpi.WHY_NOT)
-        case = case._replace(launcher=mpi.LAUNCHER)
+@pytest.mark.parametrize("name", FAST)
+def test_it_ends_in_time_with_the_right_word(name: str, small_data: Path) -> None:
+    case = CASES[name]._replace(launcher=mpi.LAUNCHER)
     if case.needs_root and os.geteuid() != 0:
         pytest.skip("a small file system needs root")
     assert run_case(case, small_data, BUSY_BOUND_S).problems == []
