@@ -78,11 +78,10 @@ def drawn_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some 30 parts, with a CMYK JPEG and a PNG in disguise, and what they pack to."""
+    """Some 18 parts, with a CMYK JPEG and a PNG in disguise, and what they pack to."""
     folder = tmp_path_factory.mktemp("many")
     images = image_folder(
-        folder / "images",
-        {"train/a": 1500, "train/b": 1500, "val/a": 250, "val/b": 250},
+        folder / "images", {"train/a": 900, "train/b": 900, "val/a": 150, "val/b": 150}
     )
     (images / "train/a/png.JPEG").write_bytes(noise(1, "PNG"))
     cmyk = Image.new("CMYK", (20, 16))
@@ -499,7 +498,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
     """kill -9 of the parent alone, when so many images are packed; workers must follow it."""
     out = tmp_path / "set"
     command = [sys.executable, "-c", PACK, str(many / "images"), str(out)]
-    for killed_at in ("128", "1500", "3300"):
+    for killed_at in ("128", "900", "2000"):
         done = subprocess.run([*command, killed_at], check=False)
         assert done.returncode == -signal.SIGKILL
         assert not out.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from rn50.config.load import load
 from rn50.launch.engine_environment import engine_environment
@@ -16,7 +16,7 @@ from tests.conftest import refused
 from tests.waiting import output_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-CASES = yaml.safe_load((GOLDEN / "environments.yaml").read_text())
+CASES = YAML(typ="safe").load(GOLDEN / "environments.yaml")
 ARGUMENTS = ("controller", "mpi", "networks")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from rn50.config.load import load
 from rn50.host.errors import UserError
@@ -28,7 +28,7 @@ from tests.conftest import refused
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDED = GOLDEN / "refusals"
-CASES = yaml.safe_load((GOLDEN / "failures.yaml").read_text())
+CASES = YAML(typ="safe").load(GOLDEN / "failures.yaml")
 PLENTY = Limits({"n": 1024}, None, 1 << 30, 1 << 30)
 GONE = Failure(1, "h", "epoch 2", 7, PROCESS_EXITED)
 

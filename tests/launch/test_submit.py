@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from rn50.config.load import load
 from rn50.host.lock import hold
@@ -41,7 +41,7 @@ from tests.train.saved import CONFIG, leave_checkpoint
 from tests.waiting import wait_until
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PRINTED = yaml.safe_load((GOLDEN / "schedulers.yaml").read_text())
+PRINTED = YAML(typ="safe").load(GOLDEN / "schedulers.yaml")
 
 
 @pytest.mark.nightly

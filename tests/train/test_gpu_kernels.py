@@ -13,6 +13,7 @@ from rn50.config.schema import Model
 from rn50.train.gpu.calls import data_address, float_bits
 from rn50.train.gpu.module import type_name
 from rn50.train.gpu.norms import Division, Gpu
+from rn50.train.gpu.update import CHUNK
 from rn50.train.network.build import Loss
 from rn50.train.operators import Operators
 from rn50.train.trial_steps import trial_losses
@@ -446,6 +447,10 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
     launch("max_pool", "float32", x, y, argmaxes, *sizes)
     places_of_none = np.argwhere(np.isnan(y.asnumpy()))
     assert places_of_none.tolist() == [[0, 1, 1, 1]]
+
+
+def test_the_chunks_of_the_kernels_are_those_of_the_table() -> None:
+    assert f"#define CHUNK {CHUNK} " in emulated.SOURCE.read_text()
 
 
 def test_the_trial_of_a_device_learns() -> None:
