@@ -173,6 +173,13 @@ def test_every_image_is_evaluated_exactly_once(
     assert sorted(counted) == [*range(samples)]
 
 
+def test_only_images_of_more_than_one_to_four_are_not_evaluated_whole() -> None:
+    sizes = np.array([(40, 160), (160, 40), (33, 47), (30, 160)], np.float32)
+    starts, ends = sampling.eval_windows(*sizes.T, 20)
+    is_whole = (ends - starts == sizes).all(axis=1)
+    assert is_whole.tolist() == [True, True, True, False]
+
+
 # --- crop windows -------------------------------------------------------------------------------
 
 

@@ -17,17 +17,15 @@ from tests.waiting import output_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = YAML(typ="safe").load(GOLDEN / "environments.yaml")
-ARGUMENTS = ("controller", "mpi", "networks")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_run_sets(case: dict[str, Any]) -> None:
     config, *overrides = shlex.split(case["run"])
     run = load(config, overrides).run
-    arguments = {name: case[name] for name in ARGUMENTS if name in case}
+    arguments = {"present": {}} | case.get("given", {})
     with refused(case.get("refused") and f"comm.algorithm: .*{case['refused']}"):
-        environment = engine_environment(run, case.get("present", {}), **arguments)
-        settings = environment.settings
+        settings = engine_environment(run, **arguments).settings
         expected = case["sets"]
         assert {name: settings.get(name) for name in expected} == expected
 

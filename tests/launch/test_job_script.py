@@ -134,7 +134,6 @@ def test_what_cannot_be_expressed_is_refused(
 
 
 def test_system_id_is_a_folder_name() -> None:
-    assert system_id(load("dgx1_8").run) == "NVIDIA_DGX-1_n1"
     assert re.fullmatch(
         r"[\w.-]+", system_id(load("smoke", ["system.name=../a b$c"]).run)
     )
