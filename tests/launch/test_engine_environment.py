@@ -15,8 +15,8 @@ from rn50.launch.host_limits import may_read_others
 from tests.conftest import refused
 from tests.waiting import output_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-CASES = YAML(typ="safe").load(GOLDEN / "environments.yaml")
+FILE = Path(__file__).parents[1] / "golden/environments.yaml"
+CASES = YAML(typ="safe").load(FILE)
 
 
 @pytest.mark.parametrize("case", CASES)

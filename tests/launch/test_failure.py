@@ -30,7 +30,6 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDED = GOLDEN / "refusals"
 CASES = YAML(typ="safe").load(GOLDEN / "failures.yaml")
 PLENTY = Limits({"n": 1024}, None, 1 << 30, 1 << 30)
-GONE = Failure(1, "h", "epoch 2", 7, PROCESS_EXITED)
 
 
 def evidence_of(
@@ -138,5 +137,6 @@ def test_a_rank_that_never_connected_leaves_its_record_on_stderr(
     monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit):
         Rank(tmp_path / "on another node").fail(UserError("no connection"))
-    seen = Evidence([], capsys.readouterr().err, 1, lost=GONE, not_connected={0})
+    gone = Failure(**CASES["ranks"]["GONE"])
+    seen = Evidence([], capsys.readouterr().err, 1, lost=gone, not_connected={0})
     assert explain_failure(seen).endswith(" failed in start at step 0: no connection")

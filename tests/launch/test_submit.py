@@ -40,8 +40,8 @@ from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.saved import CONFIG, leave_checkpoint
 from tests.waiting import wait_until
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-PRINTED = YAML(typ="safe").load(GOLDEN / "schedulers.yaml")
+FILE = Path(__file__).parents[1] / "golden/schedulers.yaml"
+PRINTED = YAML(typ="safe").load(FILE)
 
 
 @pytest.mark.nightly

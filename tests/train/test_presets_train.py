@@ -25,8 +25,6 @@ from tests.conftest import metrics
 
 pytestmark = pytest.mark.slow
 SMALL_PX = {"resnet": (32, 36), "alexnet": (64, 72), "googlenet": (64, 72)}
-
-
 DISTINCT = {"abci_2048_open", "sony_4096", "you_alexnet_32k"}
 """One of each network, batch that changes and way of statistics, and of each update rule that no
 other run of these tests has; the rest at night."""
