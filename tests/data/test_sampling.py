@@ -175,7 +175,8 @@ def test_every_image_is_evaluated_exactly_once(
 
 def test_only_images_of_more_than_one_to_four_are_not_evaluated_whole() -> None:
     sizes = np.array([(40, 160), (160, 40), (33, 47), (30, 160)], np.float32)
-    starts, ends = sampling.eval_windows(*sizes.T, 20)
+    heights, widths = sizes.T
+    starts, ends = sampling.eval_windows(heights, widths, 20)
     is_whole = (ends - starts == sizes).all(axis=1)
     assert is_whole.tolist() == [True, True, True, False]
 
