@@ -48,10 +48,12 @@ def time_sizes(out: Path, sizes_bytes: Sequence[int], rounds: int) -> Samples:
     seconds: Samples = {}
     columns = max(1, len(connection.columns))
     for size_bytes in sizes_bytes:
+        # a torus cuts an array into equal parts
         rows = -(-size_bytes // 4 // columns)
         array = mx.nd.zeros(rows * columns)
 
         def add(array: Any = array) -> None:
+            """Sum the array over all ranks, to its end."""
             comm.sum_(array, f"sum{array.size}", 0)
             array.wait_to_read()
 

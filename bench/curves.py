@@ -124,9 +124,9 @@ def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run) -> Outcome:
         table += [{"curve": label} | row for row in rows]
         for row in rows[1:]:
             ratios[f"{label}, {row['ranks']} ranks: efficiency"] = row["efficiency"]
-    most = max(row["ranks"] for row in table)
+    max_ranks = max(row["ranks"] for row in table)
     cores = machine()["cores"]
-    needed = most * run.system.cores_per_rank
+    needed = max_ranks * run.system.cores_per_rank
     shared = run.system.device == "cpu" and needed > cores
     return Outcome(
         ratios=ratios,
@@ -138,5 +138,7 @@ def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run) -> Outcome:
             "train_samples": run.data.train_samples,
         },
         columns=COLUMNS,
-        notes=[f"{most} ranks need {needed} cores and share {cores}"] if shared else [],
+        notes=[f"{max_ranks} ranks need {needed} cores and share {cores}"]
+        if shared
+        else [],
     )

@@ -113,6 +113,7 @@ def repeated(action: Action, count: int) -> Action:
     """A function that calls `action` `count` times."""
 
     def repeat() -> None:
+        """Call the action so many times."""
         for _ in range(count):
             action()
 
@@ -143,7 +144,7 @@ def _order(contenders: Collection[T], number: int) -> list[T]:
 
 
 def machine() -> JsonObject:
-    """Where it was measured."""
+    """The machine on which it was measured."""
     cores = os.sched_getaffinity(0)
     return {"host": platform.node(), "cores": len(cores)}
 

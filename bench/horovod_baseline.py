@@ -72,6 +72,7 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     stepper = hvd.DistributedTrainer(parameters, sgd)
 
     def train() -> None:
+        """Train on the next batches as the example does."""
         for number in range(1, steps + 1):
             images, labels = trainer.sources.train.next()
             with autograd.record():

@@ -38,10 +38,10 @@ WARM_UP_BATCHES = 8
 # --- one way in, in a process of its own ----------------------------------------------------------
 
 
-def time_way(out: Path, way: str, images: int) -> float:
+def time_variant(out: Path, variant: str, images: int) -> float:
     """Images per CPU-second (all threads of this process) of one way for images to come in."""
     run = load(str(out / "config.yaml")).run
-    step = WAYS[way](run)
+    step = VARIANTS[variant](run)
     batch = run.batch.per_rank
     batches = max(1, images // batch)
     repeated(step, WARM_UP_BATCHES)()
@@ -74,6 +74,7 @@ def _decode(run: Run) -> Callable[[], Any]:
     def graph(
         jpegs: Any, labels: Any, anchors: Any, shapes: Any, _: Any
     ) -> tuple[Any, Any]:
+        """The decoded windows alone, with the labels as they come."""
         decoded = fn.decoders.image_slice(
             jpegs,
             anchors,
@@ -90,7 +91,7 @@ def _decode(run: Run) -> Callable[[], Any]:
     return source.run
 
 
-WAYS = {"decode": _decode, "full": _full}
+VARIANTS = {"decode": _decode, "full": _full}
 
 
 # --- all ways in turn -----------------------------------------------------------------------------
@@ -105,7 +106,7 @@ def bench_input(
     if not loaded.run.data.augment:
         raise UserError("data.augment: true expected, found false")
     prepare(loaded.run.data, job.track, loaded.origins)
-    contenders = {way: (way, loaded) for way in WAYS}
+    contenders = {variant: (variant, loaded) for variant in VARIANTS}
     with tempfile.TemporaryDirectory(prefix="rn50-bench-") as scratch:
         for px in sizes_px:
             synthetic_config = _drawn(job, Path(scratch) / f"{px}", px)
@@ -113,8 +114,8 @@ def bench_input(
         rates: Samples = {name: [] for name in contenders}
         progress = job.track("timing ways in, in turn", ticks=True)
         for name in in_turn(contenders, passes, progress):
-            way, config = contenders[name]
-            rate = measure_on_ranks(config, job.launcher, time_way, way, images)
+            variant, config = contenders[name]
+            rate = measure_on_ranks(config, job.launcher, time_variant, variant, images)
             rates[name].append(rate)
     figures: dict[str, Any] = {}
     for name, values in rates.items():
@@ -174,8 +175,8 @@ def with_roofline(outcome: Outcome, model: Machine, batch: int) -> Outcome:
     read_bytes_per_s = model.performance.read_bytes_per_s / system.ranks_per_node
     # by all cores of a GPU
     rates = {}
-    for way in ("decode", "full", *(f"{px} px" for px in SIZES_PX)):
-        rates[way] = figures[f"{way}: images per CPU-second"]["median"] * cores
+    for variant in ("decode", "full", *(f"{px} px" for px in SIZES_PX)):
+        rates[variant] = figures[f"{variant}: images per CPU-second"]["median"] * cores
     inputs = {
         "read": read_bytes_per_s / (figures["kB an image (mean)"] * 1e3),
         f"decode on {cores} cores": rates["decode"],
@@ -195,6 +196,7 @@ def with_roofline(outcome: Outcome, model: Machine, batch: int) -> Outcome:
     )
 
     def draw(path: Path) -> None:
+        """Draw the roofline into a file."""
         _draw_roofline(path, system, rates, {"read": inputs["read"]}, training)
 
     return replace(outcome, figures=figures, draw=draw)
@@ -204,7 +206,7 @@ def _draw_roofline(
     path: Path,
     system: System,
     rates: Mapping[str, float],
-    read: dict[str, float],
+    read_rate: dict[str, float],
     training: dict[str, float],
 ) -> None:
     """Input and training rates of a GPU: left against its cores, right against the image size,
@@ -214,9 +216,9 @@ def _draw_roofline(
     figure, (by_cores, by_size) = new_panels(2, 6.4)
     cores = system.cores_per_rank
     counts = range(1, 2 * cores + 1)
-    for way in ("decode", "full"):
-        a_core = rates[way] / cores
-        by_cores.plot(counts, [a_core * count for count in counts], label=way)
+    for variant in ("decode", "full"):
+        a_core = rates[variant] / cores
+        by_cores.plot(counts, [a_core * count for count in counts], label=variant)
     by_cores.axvline(cores, color=INK, ls=":", lw=1)
     by_cores.set(xlabel="cores a GPU")
     measured = [rates[f"{px} px"] for px in SIZES_PX]
@@ -229,14 +231,14 @@ def _draw_roofline(
         f"training {network}, DGX-1, at least": total / PUBLISHED_GPUS
         for network, total in PUBLISHED_TRAINING.items()
     }
-    for axes, left, levels in (
-        (by_cores, 1, read | training),
+    for axes, label_x, levels in (
+        (by_cores, 1, read_rate | training),
         (by_size, SIZES_PX[0], of_dgx1 | training),
     ):
         # lines that the axis does not change, each name above its line
         for name, rate in levels.items():
             axes.axhline(rate, ls="--", color=INK, lw=1)
-            axes.annotate(name, (left, rate), (0, 3), textcoords="offset points")
+            axes.annotate(name, (label_x, rate), (0, 3), textcoords="offset points")
         axes.set(ylabel="images/s a GPU", title=f"{system.name}: input, training")
         finish(axes)
     save(figure, path)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
 from ..config.load import Loaded
 from ..data.prepare import prepare
+from ..launch.bodies import run_body
 from ..launch.hosts import missing_hosts
-from ..launch.launchers import build_job
 from ..launch.preflight import refuse
 from ..launch.run_files import scratch_folder
-from ..launch.supervisor import run_job
 from ..train.capabilities import check_supported
 from .harness import BenchJob
 
@@ -48,18 +45,6 @@ def measure_on_ranks(
     """
     _check(loaded, launcher)
     with scratch_folder(loaded, "bench") as out:
-        command = [
-            sys.executable,
-            "-m",
-            "rn50.bench",
-            f"{body.__module__}:{body.__name__}",
-            str(out),
-            *map(json.dumps, arguments),
-        ]
-        job, _ = build_job(loaded.run, launcher, command)
-        if settings is not None:
-            environment = job.environment
-            made = {name: environment[name] for name in settings if name in environment}
-            job = job._replace(environment=made)
-        run_job(job, launcher, out)
-        return json.loads((out / "bench.json").read_text())
+        return run_body(
+            loaded.run, launcher, out, "benchmark", body, *arguments, settings=settings
+        )

@@ -46,6 +46,7 @@ def _bare_steps(
     numbers = itertools.count(1)
 
     def run() -> None:
+        """Train the next steps."""
         for step in itertools.islice(numbers, count):
             batch = next_batch()
             scale = updater.scaler.value_at(step)

@@ -77,7 +77,7 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
         Optimizer(variant="nvidia", weight_decay=DECAY),
         operators=Operators(mx.cpu()),
     )
-    now = Settings(LR, MOMENTUM, BATCH)
+    step_settings = Settings(LR, MOMENTUM, BATCH)
     of_theirs = _parameters()
     settings = {
         "learning_rate": LR,
@@ -92,7 +92,7 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
     source = nd.ones(size)
     target = nd.zeros(size)
     contenders = {
-        "ours": lambda: ours.step(1, now),
+        "ours": lambda: ours.step(1, step_settings),
         "MXNet's LARS": lambda: _trainer_step(stock, of_theirs),
         "copy": lambda: source.copyto(target),
     }

@@ -50,19 +50,23 @@ def _kinds_of_steps(trainer: Trainer, steps: int) -> dict[str, Action]:
     still = Settings(0.0, 0.0, trainer.plan.global_batch_size)
 
     def backward() -> None:
+        """Enqueue forward and backward of the batch."""
         losses = criterion.forward(images, labels, 1.0)
         criterion.backward(losses, 1.0)
 
     def step() -> None:
+        """Enqueue a whole step."""
         backward()
         trainer.comm.reduce()
         updater.step(1, still)
 
     def compute() -> None:
+        """Enqueue a step that sends nothing."""
         backward()
         updater.step(1, still)
 
     def reduce() -> None:
+        """Send what a step sends, to its end."""
         trainer.comm.reduce()
         nd.waitall()  # one after the other, as steps need them
 

@@ -48,6 +48,7 @@ def next_steps(trainer: Trainer, count: int) -> Action:
     firsts = itertools.count(1, count)
 
     def run() -> None:
+        """Train the next steps."""
         first = next(firsts)
         last = first + count - 1
         log_every = trainer.plan.log_every_steps
@@ -64,6 +65,7 @@ def alternate_on_ranks(
     from mxnet import nd
 
     def finish() -> None:
+        """Wait until all ranks have done what they enqueued."""
         nd.waitall()
         trainer.comm.barrier()
 

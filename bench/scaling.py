@@ -72,11 +72,12 @@ def measure(
                 f"--models: {', '.join(MODELS)} expected, found {name}{hint}"
             )
     batches = parse_counts("--batch", batch) if batch else [run.batch.per_rank]
-
-    def load(case: Case) -> Loaded:
-        return _load(job, case, case.ranks)
-
-    return measure_curves(job, plan_curves(names, batches, counts), load, timing)
+    return measure_curves(
+        job,
+        plan_curves(names, batches, counts),
+        lambda case: _load(job, case, case.ranks),
+        timing,
+    )
 
 
 def plan_curves(
@@ -122,11 +123,9 @@ def _against_reference(
             f"system.references: one of {name} expected (--save), found {names}"
         )
     case = Case(name, run.system.world_size, run.batch.per_rank)
-
-    def load(case: Case) -> Loaded:
-        return _load(job, case, None)
-
-    outcome = measure_curves(job, {name: [case]}, load, timing)
+    outcome = measure_curves(
+        job, {name: [case]}, lambda case: _load(job, case, None), timing
+    )
     rate = outcome.rows[0]["images_per_s"]["median"]
     notes = [*outcome.notes]
     passes = True

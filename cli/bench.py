@@ -53,11 +53,20 @@ def open_job(
     system: str | None,
     ranks: int | None = None,
 ) -> BenchJob:
-    """What the command line gives to every benchmark."""
+    """The job that the command line gives to a benchmark.
+
+    Args:
+        config: a preset or a YAML file, or an override of the default preset.
+        overrides: `key.path=value` each.
+        launcher: a launcher's name; None: found here.
+        system: the machine in place of the config's own.
+        ranks: the ranks on this machine; None: the config's own.
+    """
     preset, settings = split_config(config, overrides)
     settings = on_machine(settings, system)
 
     def load(*more: str, ranks: int | None = ranks) -> Loaded:
+        """Load the config of a job, with further overrides."""
         return load_for_launch(preset, [*settings, *more], ranks)
 
     return BenchJob(track, pick_launcher(launcher), load)
@@ -66,7 +75,14 @@ def open_job(
 def report(
     outcome: Outcome, job: BenchJob, plot: Path | None, *, as_json: bool
 ) -> None:
-    """Print what was measured; exit 1 where a reference was missed."""
+    """Print what was measured; exit 1 where a reference was missed.
+
+    Args:
+        outcome: what was measured.
+        job: the job that it was measured on.
+        plot: the file to draw to; None: nothing is drawn.
+        as_json: print JSON, and all else beside it.
+    """
     outcome = replace(outcome, launcher=job.launcher)
     print_outcome(outcome, job.begun_s, as_json, plot)
     exit_bad_if(not outcome.passes)
@@ -327,7 +343,14 @@ def optimizer(
 def print_outcome(
     outcome: Outcome, begun_s: float, as_json: bool, plot: Path | None
 ) -> None:
-    """The table or the figures, the plot, and the last line."""
+    """Print the table or the figures, draw the plot, and print the last line.
+
+    Args:
+        outcome: what was measured.
+        begun_s: when measuring began, by the monotonic clock.
+        as_json: print JSON, and all else beside it.
+        plot: the file to draw to; None: nothing is drawn.
+    """
     if as_json:
         print_json(outcome.to_json())
     else:
@@ -337,6 +360,7 @@ def print_outcome(
                 print(line)
         else:
             print_figures(outcome.ratios, outcome.figures)
+    # some benchmarks have a chart of their own
     if plot is not None and outcome.draw:
         outcome.draw(plot)
     elif plot is not None:
@@ -346,6 +370,7 @@ def print_outcome(
     ending = f"measured in {clock_time(time.monotonic() - begun_s)}"
     if plot is not None:
         ending += f"; plot: {plot}"
+    # beside the JSON, which a program reads from the standard output
     with aside(as_json):
         print(ending, flush=True)
 
@@ -363,6 +388,7 @@ def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None
 
 
 def _in_words(value: Any) -> str:
+    # a figure that was measured several times
     if isinstance(value, dict):
         return "{median:.2f} ({min:.2f} to {max:.2f}, n = {n})".format(**value)
     if not isinstance(value, float):

@@ -125,6 +125,7 @@ def config_explain(
     """
     from ..config import reference
 
+    # for those who change the schema: docs/config.md has the same rows
     if write is not None:
         from ..host.atomic import write_output
 
@@ -158,6 +159,7 @@ def config_list(
         paths = [PRESETS / f"system/{name}.yaml" for name in list_systems()]
     rows = []
     for path in paths:
+        # each file of ours begins with a sentence on itself
         first = path.read_text().splitlines()[0]
         rows.append((path.stem, first.lstrip("# ")))
     print_table((what, "what"), rows, free=(1,))

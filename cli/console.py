@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _BAR_EVERY_S = 0.2
 _LINE_EVERY_S = 10.0
 _LINE_EVERY = 0.05
-"""Of the time so far: a search of a day prints some hundred lines, not 8,640."""
+"""A share of the time so far: a search of a day prints some hundred lines, not 8,640."""
 
 TYPER_OPTIONS: JsonObject = {
     "cls": Group,
@@ -67,6 +67,7 @@ def complete_key(incomplete: str) -> list[str]:
     """Complete, for a shell, the keys of a config that begin with what is typed, and `=`."""
     from ..config.reference import all_keys  # pydantic: 0.2 s
 
+    # neither sections nor entries of a list, which no override sets
     keys = (key.path for key in all_keys() if key.values and "[]" not in key.path)
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
@@ -76,8 +77,11 @@ def choices(names: Collection[str]) -> JsonObject:
     refused with the nearest of them."""
 
     def check(context: typer.Context, option: typer.CallbackParam, value: Any) -> Any:
+        """Refuse a value that is none of the names."""
+        # one word, several of an option that may be repeated, or None
         values = [value] if isinstance(value, str) else value or ()
         for name in values:
+            # a shell that completes a word parses what is there, however wrong
             if name not in names and not context.resilient_parsing:
                 expected = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{expected}, found {name}{nearest_name(name, names)}")
@@ -236,6 +240,7 @@ class Estimate:
         if self._detail:
             parts.append(self._detail)
         if pieces > 0:
+            # the first pieces may be done within a tick of the clock
             rate = pieces / max(self._last_s - self._begun_s, 1e-9)
             left_s = self._last_s + (self._total - self._done) / rate - now_s
             parts += [pace(rate), f"{clock_time(max(left_s, 0.0))} left"]
@@ -260,12 +265,14 @@ def track(name: str, *, ticks: bool = False) -> Advance:
     begun_s = shown_s = time.monotonic()
 
     def advance(done: int, total: int, detail: str = "") -> None:
+        """Note how far the work is, and show it where that is due."""
         nonlocal shown_s
         estimate.note(done, total, detail)
         now_s = time.monotonic()
         if bar is not None and done == total:
             bar.stop()
         every_s = max(_LINE_EVERY_S, _LINE_EVERY * (now_s - begun_s))
+        # with `ticks` a thread draws at its own rate, and needs the newest figure alone
         if bar is not None:
             every_s = 0.0 if ticks else _BAR_EVERY_S
         if done == total or now_s < shown_s + every_s:
@@ -282,23 +289,24 @@ def track(name: str, *, ticks: bool = False) -> Advance:
     return advance
 
 
-def _bar(name: str, words: object, *, ticks: bool) -> Progress:
-    """A bar below what is printed, which it does not wrap, and gone when it is stopped. Its `words`
-    are made anew whenever it is drawn."""
+def _bar(name: str, estimate: Estimate, *, ticks: bool) -> Progress:
+    """A bar below what is printed, which it does not wrap, and gone when it is stopped. The words
+    of its `estimate` are made anew whenever it is drawn."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
+        TextColumn("{task.fields[estimate]}", markup=False),
         console=Console(stderr=True, soft_wrap=True),
         auto_refresh=ticks,
         refresh_per_second=2,
         transient=True,
+        # what is printed meanwhile goes above the bar; a file must not get its codes
         redirect_stdout=sys.stdout.isatty(),
     )
-    bar.add_task(printable(name), words=words)
+    bar.add_task(printable(name), estimate=estimate)
     atexit.register(bar.stop)  # after an error too: it hides the cursor
     return bar
 
@@ -322,4 +330,5 @@ def print_json(content: Any, **options: Any) -> None:
 
 
 def with_unit(value: float | None, unit: str, digits: int) -> str:
+    """A figure for people; `-`: it is not known."""
     return "-" if value is None else f"{value:.{digits}f} {unit}".rstrip()

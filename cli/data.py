@@ -81,6 +81,7 @@ def data_make(
             seed=seed,
         )
     except ValidationError as error:
+        # two options that contradict each other: each alone was within its bounds
         raise UserError(*explain(error, {}, "data make", Synthetic)) from None
     make_images(out, settings, track("drawing images"))
     say(f"{out}: {train_samples + eval_samples} images in {classes} classes")
@@ -171,6 +172,7 @@ def data_verify(
     manifest = verify(
         folder,
         full=full,
+        # the cores that this process may use, which a job limits
         processes=processes or len(os.sched_getaffinity(0)),
         track=track,
     )
@@ -206,6 +208,7 @@ def data_stage(
     if to is None:
         raise UserError("--to is missing: a folder on the node's own disk")
     rank = local_rank()
+    # before ranks that do not copy return: all of them refuse what is wrong alike
     run = load_named(*split_config(config, overrides), DATA).run
     source = Path(run.data.path)
     part = WHOLE
@@ -224,6 +227,7 @@ def data_stage(
         show_mb = track("copying MB")
 
         def progress(done: int, total: int) -> None:
+            """Show megabytes, where the copy counts bytes."""
             show_mb(done // MB, total // MB)
 
         stage.stage(source, to, part, progress=progress)
@@ -276,6 +280,7 @@ def data_bench(
     from .bench import print_outcome
 
     name, more = split_config(config, overrides)
+    # one rank is measured: a recipe's later batches and idle ranks would be refused
     alone = [*more, "batch.changes=[]", "batch.active_ranks=null"]
     if like_imagenet:
         alone = [*LIKE_IMAGENET, *alone]

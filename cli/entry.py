@@ -1,4 +1,4 @@
-"""Where `rn50` begins, and how the errors of every command are printed."""
+"""The entry of `rn50`, and how the errors of every command are printed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ def main() -> None:
 
 
 _CHANGED_BY = ("PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS")
-"""Without docstrings there is no help; a prompt or a warning is no end of a command."""
+"""Variables of Python under which a command would do otherwise: without docstrings there is no
+help; a prompt or a warning is no end of a command."""
 
 
 def _speak_utf8() -> None:
     """Whatever the locale and the settings of Python are; to standard streams alone."""
     changed = [name for name in _CHANGED_BY if os.environ.pop(name, "")]
+    # Python reads both at its start alone: hence the new start below
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         # file names and pages are UTF-8, whatever the locale
         os.environ["PYTHONUTF8"] = "1"
@@ -52,6 +54,7 @@ def _speak_utf8() -> None:
         become([sys.executable, *sys.orig_argv[1:]])
     _open_closed()
     backslashes = "backslashreplace"  # file names are bytes, and not always of UTF-8
+    # whoever has put another object in its place wants to see what is printed
     if isinstance(sys.stdout, io.TextIOWrapper | None):
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(_Output(1, "w", closefd=False)),
@@ -67,10 +70,12 @@ def _speak_utf8() -> None:
 def _open_closed() -> None:
     """Descriptors that were closed: else the next file that is opened gets what is printed. An
     output that cannot be written says so; errors have nowhere to go."""
+    # a standard output that can only be read: each write to it is an error
     for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
+            # the lowest free descriptor: this one, as those below are open by now
             os.open(os.devnull, mode)
     if sys.stderr is None:
         raw = io.FileIO(2, "w", closefd=False)
@@ -81,6 +86,7 @@ class _Output(io.FileIO):
     """The standard output. Its errors name it, as those of files do."""
 
     def write(self, data: Any) -> int:
+        """Write, with an error that names the output."""
         try:
             return super().write(data)
         except OSError as error:
@@ -93,6 +99,7 @@ def _call(arguments: list[str]) -> object:
     from ..host.errors import UserError
 
     try:
+        # within: a package that is missing is an error of the user's machine
         from .main import run
 
         return run(arguments)
@@ -154,6 +161,7 @@ def _not_loaded(error: ImportError) -> str:
     foreign = os.environ.get("PYTHONPATH")
     if foreign:
         return f"{cause}: packages of {sys.prefix} alone expected, found PYTHONPATH={foreign} too"
+    # of `mxnet.gluon` the package
     extra = _EXTRAS.get((error.name or "").partition(".")[0])
     if extra is None or (extra == "train" and NAMES.is_file()):  # which set-up writes
         return f"{cause}: whole packages expected in {sys.prefix}; scripts/setup.sh makes it anew"
@@ -171,8 +179,8 @@ def _stopped(stop: KeyboardInterrupt) -> int:
     if isinstance(stop, StoppedBySignal):
         _say(stop.ending.line)
     else:
-        again = shlex.join(["rn50", *sys.argv[1:]])
-        _say(Ending(f"stopped by {asked_by(stop)}", None, START_AGAIN, again).line)
+        command = shlex.join(["rn50", *sys.argv[1:]])
+        _say(Ending(f"stopped by {asked_by(stop)}", None, START_AGAIN, command).line)
     return EXIT_STOPPED
 
 
@@ -182,10 +190,12 @@ def _meant(line: str) -> str:
 
     if "did you mean" in line.lower():
         return ""
-    for word in sys.argv[1:]:
-        if word.startswith("-") and "=" not in word:  # an option's name is no path
+    for argument in sys.argv[1:]:
+        if (
+            argument.startswith("-") and "=" not in argument
+        ):  # an option's name is no path
             continue
-        path = Path(word.partition("=")[2] or word)
+        path = Path(argument.partition("=")[2] or argument)
         # neither `log` in "a log" nor the last part of another path
         named = rf"(?<![\w./-]){re.escape(str(path))}(?=[/:,']|$)"
         if re.search(named, line) and (hint := nearest_path(path)):
@@ -225,6 +235,7 @@ def _flush_output(code: Any) -> Any:
         if sys.stdout is not None:
             sys.stdout.flush()
     except OSError as error:
+        # what is still buffered goes nowhere, else Python's own end fails once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError) or code in (EXIT_USAGE, EXIT_STOPPED):
             return code  # `| head` has what it wants; the error or the stop has been printed

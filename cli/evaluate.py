@@ -36,7 +36,7 @@ _COLUMNS = ("photo", "class", "guess", "probability")
 _MOST_LISTED = 40
 """Rows of wrong photos, or of pairs of classes, on a terminal."""
 _MOST_CLASSES = 30
-"""Of a table of what was taken for what."""
+"""The most classes for which the table of what was taken for what is shown."""
 Pairs = Counter[tuple[str, str]]
 """How many photos there are of each class and guess."""
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
@@ -86,10 +86,11 @@ def evaluate(
     from ..launch.evaluation import classify
     from ..launch.evaluation import evaluate as score
 
+    # a path that is there is no override, whatever is in its name
     overrides = [
-        word for word in arguments[1:] if "=" in word and not os.path.lexists(word)
+        entry for entry in arguments[1:] if "=" in entry and not os.path.lexists(entry)
     ]
-    paths = [Path(word) for word in arguments if word not in overrides]
+    paths = [Path(entry) for entry in arguments if entry not in overrides]
     if csv is not None and not wrong:
         raise UserError("--csv needs --wrong")
     if wrong and (image or len(paths) > 1):
@@ -161,6 +162,7 @@ def _leave_confusions(pairs: Pairs, scores: JsonObject) -> None:
     if len(classes) > _MOST_CLASSES:
         return
     rows = (tuple(pairs[label, guess] for guess in classes) for label in classes)
+    # RUN/checkpoint/FILE.ckpt
     path = RunFolder(Path(scores["checkpoint"]).parent.parent).confusions
     try:
         write(in_its_folder(path), Confusions(scores["step"], classes, tuple(rows)))
@@ -177,6 +179,7 @@ def _say_confusions(pairs: Pairs) -> None:
     are most frequent."""
     names = _classes(pairs)
     if len(names) > _MOST_CLASSES:
+        # without those that were right: class and guess are one
         frequent = [
             (*pair, str(count))
             for pair, count in pairs.most_common()

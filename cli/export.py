@@ -97,6 +97,7 @@ def export_model(
     from ..train.checkpoint.folder import chosen_checkpoint, copy_of
 
     refuse_content(out)
+    # before the checkpoint is read: the error names the extra to install
     if onnx:
         import_module("onnx")
     chosen = chosen_checkpoint(path)

@@ -90,6 +90,7 @@ def launch(
     if ranks is not None and nodes is not None:
         raise UserError("--ranks is for one machine: omit --nodes")
     overrides = on_nodes(overrides, nodes)
+    # a dry run of several is that of one, as all are alike
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
             raise UserError("--runs and --job exclude --resume and --json")
@@ -115,9 +116,10 @@ def launch(
         with aside(as_json):
             result, _ = run_launch(loaded, track, options)
     except (RunError, StoppedBySignal) as error:
-        left = RunFolder(error.ending.folder or Path()).read_result()
-        if as_json and left:
-            print_json(to_dict(left))
+        # programs get what the run came to; people the line that the error is
+        left_result = RunFolder(error.ending.folder or Path()).read_result()
+        if as_json and left_result:
+            print_json(to_dict(left_result))
         raise
     if as_json:
         print_json(to_dict(result))
@@ -183,6 +185,7 @@ def _say_what_would_run(loaded: Loaded, options: Options, *, as_json: bool) -> N
         for name, value in (rows | {"command": command}).items():
             if name not in ("name", "problems"):
                 print(f"  {name:12}  {value}")
+        # errors go to another stream, and belong below
         sys.stdout.flush()
     for problem in rows["problems"]:
         print(f"rn50: error: {problem}", file=sys.stderr)

@@ -222,34 +222,35 @@ def log_score(
     from .log_check import check_lines
 
     scores = []
-    wholes = []
+    without_score = []
     paths = [folder for path in folders for folder in log_folders(path)]
     top = folders[0] if len(folders) == 1 else None
     for checks in judge_all(paths, ruleset, official=False, top=top):
-        *logs, whole = checks
+        *logs, overall_check = checks
         if logs:
-            scores.append(score_checks(whole.path, checks))
+            scores.append(score_checks(checks))
         else:  # an entry without logs, or the round
-            wholes.append(whole)
+            without_score.append(overall_check)
     if as_json:
         _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
         for score in scores:
             _print_score(score)
-    for whole_check in wholes:
-        for line in check_lines(whole_check):
+    for check in without_score:
+        for line in check_lines(check):
             say(line, to=sys.stderr if as_json else None)
     missing = [score for score in scores if score.score_min is None]
-    valid = [is_valid(each.verdict) for each in scores]
-    valid += [is_valid(each.verdict) for each in wholes]
-    exit_bad_if(missing or not all(valid))
+    verdicts = [score.verdict for score in scores]
+    verdicts += [check.verdict for check in without_score]
+    exit_bad_if(missing or not all(map(is_valid, verdicts)))
 
 
 @log_app.command("rules")
 def log_rules(
-    markdown: Annotated[
-        bool, option("Print the page docs/rules.md.", "--markdown")
-    ] = False,
+    write: Annotated[
+        Path | None,
+        option("Write the page of all rules, docs/rules.md.", metavar="PAGE"),
+    ] = None,
 ) -> None:
     """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
@@ -257,8 +258,8 @@ def log_rules(
     """
     from ..compliance.rules_page import COLUMNS, render_markdown, rows
 
-    if markdown:
-        print(render_markdown(), end="")
+    if write is not None:
+        write_output(write, render_markdown())
     else:
         print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
 
@@ -281,6 +282,7 @@ def _print_score(score: Score) -> None:
     rcp = score.rcp
     if rcp is not None:
         say(f"RCP test ({score.ruleset}): {rcp.word}, {rcp.reason}")
+        # NaN, which equals nothing: above all reference points
         if rcp.reference is not None and rcp.reference.mean == rcp.reference.mean:
             epochs = f"epochs {with_unit(rcp.mean, '', 2)}, reference {rcp.reference.mean:.4f}"
             print(f"  {epochs}, accepted from {rcp.reference.minimum:.4f}")
@@ -379,6 +381,7 @@ def log_compare(
 
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
     """Tables by group, a row a run: the results with the runs' names, then what differs."""
+    # the first table has the names too; below a letter is enough
     lead = {"": comparison.letters, "run": comparison.names}
     for group, columns in groupby(comparison.table, key=attrgetter("group")):
         if len(lead) == 1:

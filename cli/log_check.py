@@ -21,13 +21,22 @@ def run_check(
     official: bool | None,
     as_json: bool,
 ) -> int:
-    """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
+    """Check logs and folders, print the verdicts; returns the exit code, the worst of all.
+
+    Args:
+        paths: logs, folders of logs, or folders above them.
+        ruleset: the round whose rules hold; None: found from each log.
+        strict: whether policy findings fail too.
+        official: whether the official checker judges too; None: logs that are not huge.
+        as_json: whether to print JSON.
+    """
     from ..compliance.round import judge_all
 
     folders = [folder for path in paths for folder in log_folders(path)]
     advance: Progress = track("checking") if len(folders) > 1 else silent
     codes = []
     content = []
+    # one by one, so that the first verdict is printed before the last log is read
     judged = judge_all(
         folders,
         ruleset,
@@ -47,8 +56,8 @@ def run_check(
         print("\n\n".join("\n".join(check_lines(check)) for check in ordered))
     if as_json:
         is_log = len(paths) == 1 and not paths[0].is_dir()
-        shown = content[0] if is_log else content
-        print_json(shown, allow_nan=False)
+        printed = content[0] if is_log else content
+        print_json(printed, allow_nan=False)
     return max(codes)
 
 

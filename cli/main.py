@@ -37,8 +37,8 @@ _COMMANDS = {
     "runs": "runs:runs",
     "sweep": "sweep:sweep",
 }
-"""Where each command is: a module of this folder, and its function or the app of its own commands.
-To load all of them takes 0.3 s of CPU time."""
+"""The home of each command: a module of this folder, and its function or the app of its own
+commands. To load all of them takes 0.3 s of CPU time."""
 
 
 class Commands(Group):
@@ -50,6 +50,7 @@ class Commands(Group):
         self.commands.update(names)  # for lists and suggestions
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, whose module is loaded here."""
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         module, _, name = _COMMANDS[cmd_name].partition(":")
@@ -58,6 +59,7 @@ class Commands(Group):
         if isinstance(target, typer.Typer):
             command = typer.main.get_group(target)
         else:
+            # Typer makes a command of an app with one function
             alone = typer.Typer(**TYPER_OPTIONS)
             alone.command(cmd_name)(target)
             command = typer.main.get_command(alone)
@@ -106,6 +108,7 @@ def run(arguments: list[str]) -> int:
     """Run the command that `arguments` name; its exit code. `entry` prints its errors; Typer's own
     `main` would print what it refuses, and make a silent exit of a signal."""
     command: Any = typer.main.get_command(app)
+    # where a shell asks for words to complete, it prints them and exits here
     command._main_shell_completion({}, "rn50")
     try:
         with command.make_context("rn50", arguments) as context:

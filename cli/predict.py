@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +40,7 @@ class Predict(Group):
     """`rn50 predict` itself is a command; the other commands are named after it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take what names no command for the arguments of `run`."""
         if args and args[0] not in (*self.commands, "--help"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
@@ -135,6 +136,7 @@ class Request:
     def _one_batch(self, batch: int) -> PredictedJob:
         """The job with `batch` images a GPU for the whole run, and, unless they are given, the
         epochs that published runs of such a batch needed."""
+        # a recipe's later batches would not be the one that is tried
         arguments = self.arguments and [*self.arguments, "batch.changes=[]"]
         job = replace(self, arguments=arguments, batch=batch).job()
         return replace(job, epochs=self.choices["epochs"])
@@ -151,10 +153,12 @@ class Request:
         from ..predict.predictor import job_of_system
 
         system = load_system(name)
+        # a user's file may bear the name of a machine of ours
         if is_file(Path(name)):
             name = f"{system.name} ({Path(name).name})"
         choices = self._given()
         if system.performance:
+            # the first one, fp16 where it is known; some machines have been measured in fp32 alone
             for precision in known_precisions(system.performance)[:1]:
                 choices.setdefault("precision", precision)
         if self.gpus is None or self.batch is None:
@@ -175,11 +179,12 @@ class Request:
 
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
-        placed = on_machine(overrides, self.system)
-        run = load(config, placed).run
+        overrides = on_machine(overrides, self.system)
+        run = load(config, overrides).run
         choices = dict(self.choices)
         if self.gpus is not None:  # laid on whole nodes of the machine
-            choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
+            one_node = load(config, [*overrides, "system.nodes=1"])
+            choices["system"] = one_node.run.system
             run = on_system(run, choices["system"], self.gpus)
         refuse(refusals(run))
         return job_of_config(run, mpi=family_here(), **choices)
@@ -331,23 +336,27 @@ def validate(as_json: Json = False) -> None:
     """
     from ..predict import validate as validation
 
-    report = validation.run_validation()
+    rows = validation.validate()
+    table = [*rows, *validation.left_out()]
+    figures = sorted({row.figure for row in table})
+    summaries = [validation.summarise(figure, table) for figure in figures]
+    report = {
+        "rows": [row._asdict() for row in rows],
+        "summaries": [summary._asdict() for summary in summaries],
+        "without_machine": validation.without_machine(),
+    }
     if as_json:
-        records = {
-            "rows": [asdict(row) | {"error": row.error} for row in report.rows],
-            "summaries": [summary._asdict() for summary in report.summaries],
-        }
-        print_json(report._asdict() | records)
+        print_json(report)
         return
-    rows = list(map(validation.row_cells, report.rows))
-    print_table(validation.ROW_TITLES, rows)
-    print()
-    summaries = list(map(validation.summary_cells, report.summaries))
-    print_table(validation.SUMMARY_TITLES, summaries)
-    print()
-    say(f"{len(report.without_machine)} published rows without a machine:")
-    titles = tuple(report.without_machine[0])
-    print_table(titles, [tuple(row.values()) for row in report.without_machine])
+    for title, records in report.items():
+        say(f"{title.replace('_', ' ')}: {len(records)}")
+        cells = [tuple(map(_cell, record.values())) for record in records]
+        print_table([name.replace("_", " ") for name in records[0]], cells)
+        print()
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @predict_app.command("calibrate")

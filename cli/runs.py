@@ -22,7 +22,7 @@ RESULTS = Path("results")
 _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
-"""Between two questions to a scheduler, which has many who ask."""
+"""The time between two questions to a scheduler, which has many who ask."""
 Cell = Callable[[RunRow], str]
 Look = Callable[[Path, str | None, str | None], tuple[str, str]]
 """launch/submit.py's look_at at a job: its folder, scheduler and id give its status and why."""
@@ -50,7 +50,7 @@ _COLUMNS: dict[str, Cell] = {
     "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
     "ranks": lambda row: _figure(row.ranks, "d"),
 }
-"""In the order in which a narrow terminal shows them, block below block."""
+"""The columns in the order in which a narrow terminal shows them, block below block."""
 
 
 def _progress(row: RunRow) -> str:
@@ -116,9 +116,11 @@ def runs(
     roots = folders or [RESULTS]
     below = roots[0] if len(roots) == 1 else Path()
 
+    # a scheduler is asked once for each job, and again only where `_watch` forgets
     state_of = cache(look_at)
 
     def look() -> list[RunRow]:
+        """The rows as they are now, chosen and cut as asked."""
         rows = _with_jobs(read_runs(roots), state_of)
         if status:
             rows = [row for row in rows if row.status in status]
@@ -139,13 +141,13 @@ def runs(
 def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:
     """The rows, each with a status: a job in which no run has begun has none yet. A job that goes
     on although none of its runs does has a row of its own."""
-    shown = {row.job_folder for row in rows if row.status in OPEN}
+    listed_jobs = {row.job_folder for row in rows if row.status in OPEN}
     with_jobs = []
     for row in rows:
         job = row.job_folder
         is_covered = False
-        if job is not None and job not in shown:
-            shown.add(job)
+        if job is not None and job not in listed_jobs:
+            listed_jobs.add(job)
             status, reason = look_at(job, row.scheduler, row.job)
             if status in OPEN or not row.status:
                 with_jobs.append(_row_of_job(job, row, status, reason))
@@ -219,6 +221,7 @@ def _watch(
             if rows:
                 lines = table_lines(*_table(rows, below), terminal_cells())
             hidden = len(lines) + 1 - screen.size.height
+            # rich cannot take back what has scrolled out; the last table is shown whole
             if hidden > 0 and not is_over:
                 lines[-hidden - 1 :] = [f"({hidden + 1} more lines: rn50 runs)"]
             if is_live:

@@ -33,7 +33,9 @@ def submission(
     from ..launch.package import runs_in, write_package
 
     def ask(field: str) -> str:
+        """Ask on a terminal for what a field should say; elsewhere it stays empty."""
         question = f"systems/*.json: {field} (Enter leaves it empty)"
+        # nobody is there to answer: the empty fields are named below
         if not sys.stdin.isatty():
             return ""
         try:

@@ -96,7 +96,7 @@ def submit(
         return
     plan, job = jobs.submit(loaded, name, runs, last.folder, texts)
     cancel = plan.scheduler.cancel(job)
-    shown: dict[str, Any] = {
+    content: dict[str, Any] = {
         "job": job,
         "scheduler": name,
         "folder": str(plan.folder),
@@ -108,15 +108,16 @@ def submit(
             say(f"{name} job {job} in {plan.folder} (to stop it: {cancel})")
             if wait:
                 code = _wait(plan, name, job)
-                shown["exit_code"] = code
+                content["exit_code"] = code
     except KeyboardInterrupt as stop:
         log = shlex.quote(str(plan.files.log))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
         advice = f"see it with: tail -f {log}; cancel it with"
         raise StoppedBySignal(Ending(reason, plan.folder, advice, cancel)) from None
     finally:
+        # also where the wait was broken off: the job is in the queue
         if as_json:
-            print_json(shown)
+            print_json(content)
     exit_bad_if(code)
 
 
@@ -158,6 +159,7 @@ def _wait(plan: SubmissionPlan, scheduler: str, job: str) -> int:
     say(f"waiting; its output: tail -f {shlex.quote(str(log))}")
     code = jobs.wait(plan, job, tell=say)
     lines = []
+    # there is none of a job that was cancelled in the queue
     if log.is_file():
         lines = log.read_text(errors="replace").splitlines()
     for line in jobs.results_of(lines) or lines[-20:]:

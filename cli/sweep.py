@@ -46,8 +46,8 @@ def sweep(
     command = ["rn50", "sweep", str(definition)]
     if system is not None:
         command += ["--system", system]
-    again = shlex.join(command)
-    study = run_sweep(loaded, track, partial(say, to=sys.stderr), again)
+    command_line = shlex.join(command)
+    study = run_sweep(loaded, track, partial(say, to=sys.stderr), command_line)
     best = study.best()
     if as_json:
         print_json(study.to_json(), allow_nan=False)

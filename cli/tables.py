@@ -18,11 +18,11 @@ from rich.cells import cell_len
 from ..host.finding import printable
 
 _LEAST_CELLS = 20
-"""Of a terminal; COLUMNS may say anything."""
+"""The narrowest terminal that is believed; COLUMNS may say anything."""
 _LEAST_FOLDED = 16
 """Width of a column of sentences."""
 _LEAST_COLUMNS = 2.5
-"""Of a block, in the mean; else a row is rather a list."""
+"""The fewest columns that blocks have in the mean; else a row is rather a list."""
 
 
 class _Column(NamedTuple):
@@ -34,6 +34,7 @@ class _Column(NamedTuple):
 
     @property
     def width(self) -> int:
+        """The width of the widest cell, with the title."""
         return max(map(cell_len, self.cells))
 
     @property
@@ -52,7 +53,14 @@ def print_table(
     free: Collection[int] = (),
     right: Collection[int] = (),
 ) -> None:
-    """Print what `table_lines` makes for the standard output."""
+    """Print what `table_lines` makes for the standard output.
+
+    Args:
+        header: the titles.
+        rows: the cells.
+        free: columns of sentences, which may be folded.
+        right: columns that end at the right.
+    """
     print("\n".join(table_lines(header, rows, terminal_cells(), free, right)))
 
 
@@ -83,8 +91,8 @@ def table_lines(
     """
     columns = []
     for number, texts in enumerate(zip(header, *rows, strict=True)):
-        shown = list(map(printable, texts))
-        columns.append(_Column(shown, number in right, number in free))
+        printable_cells = list(map(printable, texts))
+        columns.append(_Column(printable_cells, number in right, number in free))
     if cells is None or _widths(columns, cells):
         return _block(columns, cells)
     blocks = _split(columns, cells)
@@ -100,6 +108,7 @@ def _widths(columns: Sequence[_Column], cells: int | None) -> list[int]:
     widths = [column.width for column in columns]
     slack = [column.width - column.least_width for column in columns]
     while cells is not None and sum(widths) + 2 * len(widths) - 2 > cells:
+        # a cell less for the column that can spare most, until all fit or none can
         number = slack.index(max(slack))
         if not slack[number]:
             return []
@@ -110,11 +119,12 @@ def _widths(columns: Sequence[_Column], cells: int | None) -> list[int]:
 
 def _split(columns: Sequence[_Column], cells: int) -> list[list[_Column]]:
     """The columns in blocks, each behind the first column; empty: hardly one has room beside it."""
-    lead, *left = columns
+    lead, *remaining = columns
     blocks = [[lead]]
-    for column in left:
+    for column in remaining:
         if not _widths([*blocks[-1], column], cells):
             blocks.append([lead])
+        # even where it has no room beside the names: then the blocks are given up below
         blocks[-1].append(column)
     is_readable = len(blocks) <= len(columns) / _LEAST_COLUMNS
     return (
@@ -133,6 +143,7 @@ def _block(columns: Sequence[_Column], cells: int | None) -> list[str]:
         for parts in zip_longest(*map(fold, row, widths), fillvalue=""):
             line = ""
             for column, width, part in zip(columns, widths, parts, strict=True):
+                # cells, not characters: one of Chinese takes two
                 blanks = " " * (width - cell_len(part))
                 line += blanks + part if column.is_right else part + blanks
                 line += "  "
@@ -154,7 +165,14 @@ def _lists(columns: Sequence[_Column], cells: int) -> list[str]:
 
 
 def definition(term: str, meaning: str, indent: int, cells: int) -> Iterator[str]:
-    """Lines of a term with its meaning beside it, or below it where it is longer than `indent`."""
+    """Lines of a term with its meaning beside it, or below it where it is longer than `indent`.
+
+    Args:
+        term: what stands in front.
+        meaning: what it means, folded.
+        indent: the width that terms have, before two blanks.
+        cells: the width of a line.
+    """
     room = cells - indent - 2
     if room < _LEAST_FOLDED:
         indent = 2
@@ -173,10 +191,10 @@ def fold(sentence: str, cells: int) -> list[str]:
     if cell_len(sentence) <= cells:
         return [sentence]
     lines = [""]
-    for word in sentence.split():
-        line = f"{lines[-1]} {word}".lstrip()
+    for piece in sentence.split():
+        line = f"{lines[-1]} {piece}".lstrip()
         if cell_len(line) <= cells or not lines[-1]:
             lines[-1] = line
         else:
-            lines.append(word)
+            lines.append(piece)
     return lines

@@ -12,7 +12,7 @@ from .tables import definition, fold, line_cells
 
 _CONTEXT = TyperGroup.context_class
 _MOST_CELLS = 100
-"""Of a line of prose."""
+"""The longest line of prose, in cells of a terminal."""
 
 
 class Help(_CONTEXT.formatter_class):  # type: ignore[misc,name-defined]
@@ -23,6 +23,7 @@ class Help(_CONTEXT.formatter_class):  # type: ignore[misc,name-defined]
         super().__init__(width=10_000)  # its own folding would break words
 
     def getvalue(self) -> str:
+        """The help, its lines folded."""
         cells = min(line_cells(), _MOST_CELLS)
         lines: list[str] = []
         for line in super().getvalue().splitlines():
@@ -38,6 +39,7 @@ class Help(_CONTEXT.formatter_class):  # type: ignore[misc,name-defined]
         return "\n".join(lines) + "\n"
 
 
+# Typer asks the context's class, so that this holds for all commands.
 _CONTEXT.formatter_class = Help
 
 
@@ -45,4 +47,5 @@ class Group(TyperGroup):
     """Commands; alone it prints its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take no arguments for `--help`."""
         return super().parse_args(ctx, args or ["--help"])

@@ -42,7 +42,9 @@ _NAMING_KEYS: tuple[str, ...] = (
 )
 _WORD = r"[A-Za-z0-9_]{1,40}"
 _NOT_OF_THE_ROUND = {
+    # warned about: mlcommons/logging 63c9709, 4c04112
     "1.1.0": ("missing-weight-initialization", "weight-initialization-names"),
+    # not looked for
     "4.0.0": ("system-status",),
 }
 """Errors today that the checker of the round itself only warned about (mlcommons/logging 63c9709,
@@ -93,6 +95,7 @@ class Check(NamedTuple):
         if official is None or official.verdict == NOT_RUN:
             return ""
         we_fail = self.verdict == FAIL
+        # POLICY counts as a pass here: no tool checks it, the official one neither
         if self.run is None or we_fail == (official.verdict != PASS):
             return ""
         if we_fail:
@@ -120,7 +123,7 @@ class Check(NamedTuple):
         return is_valid(self.round_verdict or self.verdict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `rn50 log check --json` prints it."""
+        """The check as `rn50 log check --json` prints it."""
         official = self.official
         return {
             "kind": self.kind,
@@ -168,7 +171,7 @@ def check_log(
             official_check = _run_official_checker(
                 path, log, rules.name, official, unread
             )
-        else:
+        else:  # the ruleset that was asked for is of another format
             rules = find_ruleset(path, log, None)
         finding = UNREADABLE._replace(found=error.reason, message=error.reason)
         return Check(
@@ -180,6 +183,7 @@ def check_log(
     verdict = verdict_of(findings)
     cause = _cause(run, findings)
     errors = {finding.name for finding in findings if finding.severity == ERROR}
+    # such a run logs `aborted`, which is its one error
     is_miss = run.miss is not None and errors == {_NO_SUCCESS}
     if run.miss is not None and is_miss:
         cause = (
@@ -236,6 +240,7 @@ def no_milder(
         return findings
     if any(finding.name == _JOINED for finding in findings):
         return findings
+    # a message quotes the record behind its reason; " failed" is how a broken rule's ends
     reasons = [line.split(":::")[0].strip(" :") for line in official_check.messages]
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
@@ -293,7 +298,7 @@ def _why_not_run(path: Path, log: Log | None, *, unasked: bool) -> str:
     """Why the official checker does not read this log; empty: it does."""
     size = path.stat().st_size
     if unasked and size > OFFICIAL_BYTES:
-        took_s = size / 1e6 * 0.3
+        took_s = size / 1e6 * 0.3  # `OFFICIAL_BYTES`
         return f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
     if log is None:
         return ""
@@ -307,6 +312,7 @@ def _danger(log: Log) -> str:
     """Why the official checker must not read this log: it makes file names of three values and
     runs the code in those files (of the optimizer's name in the closed division alone)."""
     keys = _NAMING_KEYS
+    # it reads the file of an optimizer in the closed division alone
     if all(event.value == "open" for event in log.all("submission_division")):
         keys = keys[:-1]
     for key in keys:

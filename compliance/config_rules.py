@@ -75,18 +75,22 @@ class ConfigUnderCheck:
 
     @property
     def run(self) -> Run:
+        """The values of the config."""
         return self.loaded.run
 
     @property
     def batch(self) -> int:
+        """The global batch of the first segment."""
         return self.plan.global_batch_size
 
     @property
     def ruleset(self) -> str:
+        """The round whose rules hold."""
         return self.run.ruleset
 
     @property
     def division(self) -> str:
+        """The division, closed or open."""
         return self.run.division
 
     @property
@@ -97,8 +101,8 @@ class ConfigUnderCheck:
     @property
     def eval_epochs(self) -> list[int]:
         """The epochs that are evaluated before the run's budget of epochs is spent."""
-        most = self.run.limits.epochs or math.inf
-        return [epoch for epoch in self.plan.eval_epochs if epoch <= most]
+        last_epoch = self.run.limits.epochs or math.inf
+        return [epoch for epoch in self.plan.eval_epochs if epoch <= last_epoch]
 
     def absent(self, _key: str) -> bool:
         """A config has a value for every key."""
@@ -134,13 +138,27 @@ class ConfigUnderCheck:
     def violation(
         self, key: str, expected: str, why: str = "", actual: Any = None
     ) -> Finding:
-        """That another value of a key was expected."""
+        """That another value of a key was expected.
+
+        Args:
+            key: the dotted path.
+            expected: what is right.
+            why: the reason, at the end of the message.
+            actual: what is found, where that is not the value itself.
+        """
         return self.setting(key, actual).violation(expected, why)
 
     def held_to(
         self, key: str, expected: Any, why: str = "", said: str = ""
     ) -> Violations:
-        """That a key has this value and no other."""
+        """That a key has this value and no other.
+
+        Args:
+            key: the dotted path.
+            expected: the value.
+            why: the reason, at the end of the message.
+            said: the value as the message has it; empty: as it is shown elsewhere.
+        """
         if self.value(key) != expected:
             yield self.violation(key, said or shown(expected), why)
 
@@ -172,7 +190,7 @@ class ConfigCheck(NamedTuple):
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> JsonObject:
-        """As `rn50 config check --json` prints it."""
+        """The check as `rn50 config check --json` prints it."""
         return self._asdict() | {
             "findings": [finding._asdict() for finding in self.findings]
         }
@@ -187,16 +205,18 @@ def check_config(loaded: Loaded, plan: Plan | None = None) -> ConfigCheck:
     config = ConfigUnderCheck(loaded, plan or build_plan(loaded.run))
     run = config.run
     findings = []
-    for each in RULES:
-        exempt = each.exempt_if_synthetic and not run.data.is_imagenet
-        if exempt or each.optimizer not in (None, config.optimizer):
+    for closed_rule in RULES:
+        exempt = closed_rule.exempt_if_synthetic and not run.data.is_imagenet
+        if exempt or closed_rule.optimizer not in (None, config.optimizer):
             continue
         severity = None
         if run.division == "open":
             # What the rules fix is free there; what fits no division is not.
-            severity = each.open_severity if each.judges == CONFIG else NOTE
-        for violation in each.check(config):
-            findings.append(each.finding(violation, severity))
+            severity = (
+                closed_rule.open_severity if closed_rule.judges == CONFIG else NOTE
+            )
+        for violation in closed_rule.check(config):
+            findings.append(closed_rule.finding(violation, severity))
     choices = len([finding for finding in findings if finding.severity == NOTE])
     if run.division == "closed" and not run.data.is_imagenet:
         findings.append(_another_set(loaded))
@@ -237,6 +257,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
     plan = config.plan
     run = config.run
     batches = math.ceil(plan.train_samples / config.batch)
+    # "mix" fills the last batch from the next epoch: nothing is read twice
     padding = 0
     if run.data.last_batch == "pad":
         padding = batches * config.batch - plan.train_samples
@@ -259,6 +280,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         }
     suggested_lr = published_lr(run, config.batch)
     if suggested_lr is not None:
+        # three digits of a rule of thumb
         figures["published_base_lr"] = [float(f"{value:.3g}") for value in suggested_lr]
     reference = config.reference
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
@@ -269,6 +291,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         "mean_epochs": number(reference.mean),
         "min_epochs": number(reference.minimum),
     }
+    # NaN, above all points, is never reached
     stop = next(
         (epoch for epoch in config.eval_epochs if epoch >= reference.minimum), None
     )
@@ -351,15 +374,11 @@ def _images(config: ConfigUnderCheck) -> Violations:
 @imagenet_rule("MLP757", "network", CLOSED_POLICY, _REFERENCE)
 def _network(config: ConfigUnderCheck) -> Violations:
     """The network is ResNet-50 v1.5 with the reference's batch norm."""
-    for key, expected in (
-        ("model.network", "resnet"),
-        ("model.depth", 50),
-        ("model.width", 64),
-        ("model.stem", "imagenet"),
-        ("model.norm", "batch"),
-        ("model.bn_momentum", benchmark.BN_MOMENTUM),
-        ("model.bn_epsilon", benchmark.BN_EPSILON),
-    ):
+    batch_norm = {
+        "model.bn_momentum": benchmark.BN_MOMENTUM,
+        "model.bn_epsilon": benchmark.BN_EPSILON,
+    }
+    for key, expected in (benchmark.NETWORK | batch_norm).items():
         yield from config.held_to(key, expected)
 
 
@@ -417,6 +436,7 @@ def _whole_warmup(config: ConfigUnderCheck) -> Violations:
     plan = config.plan
     samples = plan.samples_per_epoch(plan.segments[0])
     epochs = plan.warmup_images / samples
+    # off by a step or more: a step may end beyond an epoch
     if abs(epochs - round(epochs)) * samples >= config.batch:
         yield config.violation(
             "schedule.warmup", "whole epochs for SGD", f"it has {epochs:g}"
@@ -454,6 +474,7 @@ def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     recipe = _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]
     power, low, high, usual = recipe
     scale = batch**power
+    # LARS multiplies the learning rate by eta: half of it wants twice the rate
     if usual is not None:
         scale *= usual / optimizer.rule.eta
     return low * scale, high * scale

@@ -33,7 +33,7 @@ COARSE_MS = 10
 with stamps in units of 50 ms have equal ones (v1.0 Shampoo). With 20 ms none had."""
 _MOST_STAMPS = 60
 _MOST_CLOCKED = 20
-"""Of so many runs all clocks are compared; of more, those with two equal intervals."""
+"""The clocks of so many runs are all compared; of more, those with two equal intervals."""
 
 
 class Trace(NamedTuple):
@@ -67,12 +67,13 @@ def traces_of(checks: Iterable[Check]) -> list[Trace]:
 
 def _trace(path: Path, run: LoggedRun) -> Trace:
     evaluations = run.timed_evaluations
-    stamps = dict.fromkeys(each.time_ms for each in evaluations if each.time_ms > 0)
-    accuracies = (each.accuracy for each in evaluations)
+    stamps_ms = (evaluation.time_ms for evaluation in evaluations)
+    stamped_ms = dict.fromkeys(stamp for stamp in stamps_ms if stamp > 0)
+    accuracies = (evaluation.accuracy for evaluation in evaluations)
     return Trace(
         path,
-        accuracies=frozenset(each for each in accuracies if each >= _LOWEST),
-        stamps_ms=tuple(stamps)[:_MOST_STAMPS] if run.coarse_ms < COARSE_MS else (),
+        accuracies=frozenset(share for share in accuracies if share >= _LOWEST),
+        stamps_ms=tuple(stamped_ms)[:_MOST_STAMPS] if run.coarse_ms < COARSE_MS else (),
         is_imagenet=run.value("eval_samples") in (None, IMAGENET_EVAL_SAMPLES),
     )
 
@@ -102,12 +103,13 @@ def find_alike(traces: Sequence[Trace]) -> Iterator[Alike]:
 
 def _copied(first: Trace, second: Trace, equal: int, near: int) -> int:
     """How many accuracies of one run the other has, of those `equal` or `near`; 0: chance."""
-    most = min(len(first.accuracies), len(second.accuracies))
+    fewer = min(len(first.accuracies), len(second.accuracies))
     if not first.is_imagenet and not second.is_imagenet:
-        return equal if equal >= max(_FEWEST, most - most // 6) else 0
-    if equal >= max(_FEWEST, most / 3):
+        # five of six: counts of few images are equal by chance
+        return equal if equal >= max(_FEWEST, fewer - fewer // 6) else 0
+    if equal >= max(_FEWEST, fewer / 3):
         return equal
-    return near if near >= max(_FEWEST_NEAR, most * _LEAST_NEAR) else 0
+    return near if near >= max(_FEWEST_NEAR, fewer * _LEAST_NEAR) else 0
 
 
 def _shared(traces: Sequence[Trace], within: float) -> Counter[tuple[int, int]]:
@@ -130,6 +132,7 @@ def _shared(traces: Sequence[Trace], within: float) -> Counter[tuple[int, int]]:
                 mine, theirs = (
                     (accuracy, lower) if number < other_number else (lower, accuracy)
                 )
+                # sets: one accuracy that lies near three of the other run's counts once
                 both = matches.setdefault(pair, (set(), set()))
                 both[0].add(mine)
                 both[1].add(theirs)
@@ -159,6 +162,7 @@ def _of_one_clock(first: Sequence[float], second: Sequence[float]) -> bool:
         return True
     if count < _FEWEST_SCALED:
         return False
+    # of one clock beside the other: from the first to the last evaluation that both have
     scale = (second[count - 1] - second[0]) / ((first[count - 1] - first[0]) or 1)
     if not 0.5 < scale < 2:
         return False
@@ -168,11 +172,12 @@ def _of_one_clock(first: Sequence[float], second: Sequence[float]) -> bool:
 
 def _aligned(first: Iterable[float], second: Iterable[float]) -> int:
     """How many stamps are equal after the best shift, to a millisecond."""
+    # equal stamps after a shift are pairs with one difference: the most that lie together
     shifts = sorted(mine - theirs for mine in first for theirs in second)
-    most = begin = 0
+    best_count = begin = 0
     for index, shift in enumerate(shifts):
         # the shifts from begin to index differ by a millisecond at most
         while shift - shifts[begin] > _SAME_MS:
             begin += 1
-        most = max(most, index - begin + 1)
-    return most
+        best_count = max(best_count, index - begin + 1)
+    return best_count

@@ -31,6 +31,7 @@ CLOSED = f"{CHECKER}, closed_resnet.yaml"
 LARS = f"{CHECKER}, closed_resnet_lars.yaml"
 SGD = f"{CHECKER}, closed_resnet_sgd.yaml"
 _LARS_AND_SGD = f"{LARS}, closed_resnet_sgd.yaml"
+# v0.6 has hyper-parameters of its own: log_rules/round_060.py
 limit = partial(rule, judges=BOTH, rulesets=FROM_070)
 _INTEGER = 1e-5  # the official checker's is_integer
 _FLOAT32 = 1e-7
@@ -42,6 +43,7 @@ def _judge(
 ) -> Violations:
     """The first value of a setting that does not fit."""
     for setting in run.settings(name):
+        # one is enough: copies by other ranks would say the same
         if not fits(setting.value):
             advice = "any other value belongs to the open division"
             yield setting.violation(expected, advice=advice)
@@ -60,6 +62,7 @@ def _one_of(
     run: HasSettings, name: str, allowed: tuple[float, ...], expected: str
 ) -> Violations:
     def fits(value: object) -> bool:
+        """Whether a value is one of those allowed, to the rounding of float32."""
         setting = number(value)
         return setting is not None and any(
             math.isclose(setting, choice, rel_tol=_FLOAT32) for choice in allowed
@@ -101,6 +104,7 @@ def submission_values(run: HasSettings) -> Violations:
                 if value not in allowed_values:
                     yield setting.violation(" or ".join(allowed_values))
             elif not (isinstance(value, str) and value.strip()):
+                # the official checker refuses "" alone
                 severity = only_if(value != "", POLICY)
                 yield setting.violation("a name", severity=severity)
 
@@ -160,7 +164,9 @@ def weight_decay(run: HasSettings) -> Violations:
     """The weight decay is 0.0001 x 2^N."""
 
     def fits(value: object) -> bool:
+        """Whether a value is the unit times a power of two."""
         ratio = (number(value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
+        # N may be negative: 5e-05 is 0.0001 x 2^-1
         return 0 < ratio < math.inf and _is_integer(math.log2(ratio))
 
     yield from _judge(
@@ -173,6 +179,7 @@ def sgd_base_lr(run: HasSettings) -> Violations:
     """The base learning rate of SGD is 0.001 x k."""
 
     def fits(value: object) -> bool:
+        """Whether a value is a multiple of the unit."""
         lr = number(value)
         return lr is not None and _is_integer(lr / benchmark.SGD_LR_UNIT)
 
@@ -186,6 +193,7 @@ def lars_momentum(run: HasSettings) -> Violations:
     """LARS momentum is 0.9 for a batch below 32k (32,000; up to 32,767 a note)."""
     batch = run.batch or 0.0
     free_from = benchmark.MOMENTUM_FREE_FROM_BATCH
+    # "32k" may mean 32,000 or 32,768: between them it is a note
     if batch < benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
         expected = f"{benchmark.MOMENTUM} below a batch of {free_from:,}"
         for broken in _one_of(run, "momentum", (benchmark.MOMENTUM,), expected):
@@ -276,11 +284,11 @@ def cadence_problem(epochs: list[float]) -> str | None:
     if not trained:
         return None
     period = benchmark.EVAL_PERIOD_EPOCHS
-    gaps = {after - before for before, after in pairwise(trained)}
-    odd = [plain(gap) for gap in sorted(gaps) if gap != period]
+    gaps = {later - earlier for earlier, later in pairwise(trained)}
+    other_gaps = [plain(gap) for gap in sorted(gaps) if gap != period]
     parts = []
     if trained[0] > period:
         parts.append(f"the first at epoch {plain(trained[0])}")
-    if odd:
-        parts.append(f"gaps of {', '.join(odd[:6])} epochs")
+    if other_gaps:
+        parts.append(f"gaps of {', '.join(other_gaps[:6])} epochs")
     return " and ".join(parts) or None

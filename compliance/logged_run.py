@@ -134,14 +134,12 @@ class LoggedRun:
         event = self.first(key)
         return event and event.value
 
-    def during(self, key: str) -> list[Event]:
-        """Records of a key between run_start and the last run_stop, by their place in the log."""
-        begin, end = self._clock_orders
-        return [event for event in self.all(key) if begin < event.order < end]
-
     def numbered(self, key: str) -> list[tuple[float, Event]]:
-        """The records of `during` whose epoch is a number, with that number."""
-        epochs = ((epoch_of(event), event) for event in self.during(key))
+        """The records of a key between run_start and the last run_stop, by their place in the log,
+        whose epoch is a number, with that number."""
+        begin, end = self._clock_orders
+        during = (event for event in self.all(key) if begin < event.order < end)
+        epochs = ((epoch_of(event), event) for event in during)
         return [(epoch, event) for epoch, event in epochs if epoch is not None]
 
     @cached_property
@@ -155,6 +153,7 @@ class LoggedRun:
         or was aborted before it was due."""
         if self.all(key) or key in self.log.lost_keys or self.log.truncated:
             return False
+        # a run that never stopped, or was aborted, need not have come to these
         return key not in _OF_THE_RUN or (
             bool(self.all("run_stop")) and self.status != "aborted"
         )
@@ -234,11 +233,13 @@ class LoggedRun:
             if not 0 <= evaluation.accuracy <= 1:
                 continue
             epoch = evaluation.epoch
-            before = bisect_right(
+            # how many stand before it: the last of them is its own
+            starts_before = bisect_right(
                 starts, evaluation.order, key=lambda start: start.order
             )
-            if epoch is None and before:
-                epoch = started_epoch(starts[before - 1])
+            if epoch is None and starts_before:
+                epoch = started_epoch(starts[starts_before - 1])
+            # of no epoch: a point of its own
             key = ("line", evaluation.line) if epoch is None else epoch
             curve.setdefault(key, evaluation._replace(epoch=epoch))
         return list(curve.values())
@@ -306,6 +307,7 @@ class LoggedRun:
         stamps = [e.time_ms for e in self.timed_evaluations]
         if not stamps or any(not stamp.is_integer() for stamp in map(float, stamps)):
             return 0
+        # stamps of whole seconds have 1000, of tenths 100, of milliseconds 1
         step_ms = math.gcd(SAME_MS, *map(int, stamps))
         return step_ms if step_ms > 1 else 0
 
@@ -321,16 +323,16 @@ class LoggedRun:
         events = self.of_keys(*keys, "eval_accuracy")
         started = set()
         done: set[int] = set()
-        whole = 0
+        last_in_row = 0
         trained = {}
         for event in sorted(events, key=lambda event: event.order):
             if event.key == "eval_accuracy":
                 # the last epoch before a gap: one that was skipped ends the row
-                while whole + 1 in done:
-                    whole += 1
+                while last_in_row + 1 in done:
+                    last_in_row += 1
                 reach = len(done)
                 if by_epoch:
-                    reach = whole + (0 in done)
+                    reach = last_in_row + (0 in done)
                 trained[event.order] = Trained(epochs=len(done), reach=reach)
             elif event.key == "block_start":
                 done |= epochs_of(event)
@@ -338,8 +340,8 @@ class LoggedRun:
                 started |= epochs_of(event)
             else:  # epochs from 0 start one lower than they stop in some logs (v2.0 MosaicML)
                 stopped = epochs_of(event)
-                before = {epoch - 1 for epoch in stopped if 0 in started}
-                done |= (stopped & started) or (before & started)
+                from_zero = {epoch - 1 for epoch in stopped if 0 in started}
+                done |= (stopped & started) or (from_zero & started)
         return trained
 
     def epochs_to(self, evaluation: Evaluation) -> float | None:
@@ -348,9 +350,9 @@ class LoggedRun:
         limits: list[float] = []
         if evaluation.epoch is not None and _is_possible(evaluation.epoch):
             limits.append(evaluation.epoch)
-        before = self.trained[evaluation.order].epochs
-        if before or self.all("epoch_start"):
-            limits.append(before)
+        epochs_before = self.trained[evaluation.order].epochs
+        if epochs_before or self.all("epoch_start"):
+            limits.append(epochs_before)
         if not limits:
             return None
         return round(min(limits), 3)
@@ -373,6 +375,7 @@ class LoggedRun:
     def duplicate_writers(self) -> int:
         """How many ranks wrote the log from run_start on: copies of a record within a second."""
         begin, end = self._clock_orders
+        # before run_start ranks begin apart, so their copies lie further apart
         return copies(
             [event for event in self.events if begin <= event.order <= end],
             within_ms=SAME_MS,
@@ -386,6 +389,7 @@ def copies(events: Iterable[Event], within_ms: float = math.inf) -> int:
     counts: Counter[tuple[str, str]] = Counter()
     for event in events:
         metadata = sorted(event.metadata.items())
+        # as text: a value may be a list, which no dict takes as a key
         record = event.key, str([(name, shown(value)) for name, value in metadata])
         since_ms = event.time_ms - first_ms.setdefault(record, event.time_ms)
         counts[record] += abs(since_ms) <= within_ms
@@ -432,33 +436,35 @@ def as_setting(event: Event) -> Setting:
 
 
 def reaches_target(accuracy: float) -> bool:
-    """In [0.759, 1.0), the number as logged."""
+    """Whether the number, as logged, lies in [0.759, 1.0)."""
     return benchmark.TARGET_ACCURACY <= accuracy < benchmark.HIGHEST_ACCURACY
 
 
 def _second_run(log: Log) -> Event | None:
-    """Where another run begins: its preamble, `init_start` or `run_start`, after the first one has
-    begun (an `init_start`: after the first `init_stop`)."""
+    """The record with which another run begins: its preamble, `init_start` or `run_start`, after
+    the first one has begun (an `init_start`: after the first `init_stop`)."""
     stop_order = next((stop.order for stop in log.all("run_stop")), math.inf)
     preamble = sorted(
         (event for key in _PREAMBLE for event in log.all(key)),
         key=lambda event: event.order,
     )
+    # a rank's own init_start may come long after the first; none comes behind init_stop
     for key, end_key in (("run_start", "run_start"), ("init_start", "init_stop")):
         first = log.first(end_key)
         if first is None:
             continue
-        for again in log.all(key)[1:]:
-            ended = first.order < stop_order < again.order
-            apart = (
-                again.order > first.order
-                and abs(again.time_ms - first.time_ms) > SAME_MS
+        for later_start in log.all(key)[1:]:
+            ended = first.order < stop_order < later_start.order
+            is_apart = (
+                later_start.order > first.order
+                and abs(later_start.time_ms - first.time_ms) > SAME_MS
             )
-            if ended or apart:
+            if ended or is_apart:
                 begin = stop_order if ended else first.order
+                # the first record of a preamble behind where the first run was last seen
                 index = bisect_right(preamble, begin, key=lambda event: event.order)
-                if index < len(preamble) and preamble[index].order < again.order:
+                if index < len(preamble) and preamble[index].order < later_start.order:
                     return preamble[index]
                 if ended:
-                    return again
+                    return later_start
     return None

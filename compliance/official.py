@@ -33,7 +33,7 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
             "--usage=training",
             f"--ruleset={ruleset}",
             f"--log_output={Path(scratch) / 'checker.log'}",
-            str(log.resolve()),
+            str(log.resolve()),  # as it runs in another folder
         ]
         try:
             done = ask(command, _TIMEOUT_S, folder=Path(scratch))
@@ -48,6 +48,7 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
     crashed = any(
         line.startswith("Traceback (most recent call last)") for line in lines
     )
-    if done.code != 1 or crashed:  # 2: it does not know the ruleset
+    # 1 is also Python's code for a traceback; 2: it does not know the ruleset
+    if done.code != 1 or crashed:
         return official("CRASH", messages=messages[-1:])
     return official("FAIL", messages=messages)

@@ -23,7 +23,9 @@ SCALED_FROM = "2.1.0"
 
 _TOLERANCE = 1e-4  # of the tool's bisection
 _SUBMITTED = benchmark.RUNS - 2
-_INTERPOLATED = benchmark.RUNS * 2
+_INTERPOLATED = (
+    benchmark.RUNS * 2
+)  # the runs that the tool takes an interpolated point for
 
 # Quantiles t(0.95; degrees of freedom) of Student's distribution, for n1 + 3 - 2 with n1 the
 # reference runs - 2, or 10 for an interpolated point.
@@ -75,7 +77,7 @@ class Verdict(NamedTuple):
 
     @property
     def word(self) -> str:
-        """As the tool says it."""
+        """The outcome as the tool says it."""
         return "PASS" if self.passed else "FAIL"
 
 
@@ -103,6 +105,7 @@ def kept_points(ruleset: str) -> tuple[Point, ...]:
         return ()
     fastest = min(everything, key=lambda point: point.mean)
     convex = [point for point in everything if point.batch >= fastest.batch]
+    # the ends stay, as they have no two neighbours
     index = 1
     while index < len(convex) - 1:
         point = convex[index]
@@ -154,6 +157,7 @@ def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict
         return Verdict(False, reason, reference=held_to)
     if len(epochs) < 3:
         return Verdict(False, f"{benchmark.RUNS} runs expected", reference=held_to)
+    # the one that may fail is the slowest, which the olympic mean leaves out
     mean = olympic_mean([math.inf if epoch is None else epoch for epoch in epochs])
     if held_to.position == "above":
         reason = f"{batch:,g} is above the largest point {held_to.batches[0]:,}: needs its own RCP"
@@ -195,6 +199,7 @@ def _minimum(mean: float, stdev: float, runs: int) -> float:
     tool bisects to 1e-4; so does this, around the closed form, to end on the same number."""
     if stdev == 0:
         return mean
+    # standard error of the difference of two means, the reference's deviation taken for both
     spread = stdev * math.sqrt(1 / runs + 1 / _SUBMITTED)
     limit = mean - _T95[runs + _SUBMITTED - 2] * spread
     low = 0.0

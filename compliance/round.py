@@ -28,15 +28,15 @@ class Round:
         self.words: list[str] = []
         """The verdicts as people read them."""
         self._traces: dict[Path, list[Trace]] = {}
-        """Of each submission; one run of ours, which its seed repeats, is none."""
+        """The traces of each submission; one run of ours, which its seed repeats, is none."""
 
     def add(self, checks: Sequence[Check]) -> None:
         """Add the judgement on an entry."""
-        *logs, whole = checks
-        self.verdicts.append(whole.verdict)
-        self.words.append(whole.word)
-        if whole.kind == FOLDER and not is_one_run(whole.path):
-            self._traces[whole.path.resolve()] = traces_of(logs)
+        *logs, overall_check = checks
+        self.verdicts.append(overall_check.verdict)
+        self.words.append(overall_check.word)
+        if overall_check.kind == FOLDER and not is_one_run(overall_check.path):
+            self._traces[overall_check.path.resolve()] = traces_of(logs)
 
     def name_of(self, log: Path) -> str:
         """The name of a log in it."""
@@ -57,8 +57,10 @@ class Round:
     def summary(self) -> str:
         """`18 entries: 8 POLICY, 10 FAIL`."""
         counts = Counter(self.words)
-        each = [f"{counts[word]} {word}" for word in _WORDS if counts[word]]
-        return f"{len(self.words)} entries: {', '.join(each)}"
+        counted = [
+            f"{counts[verdict]} {verdict}" for verdict in _WORDS if counts[verdict]
+        ]
+        return f"{len(self.words)} entries: {', '.join(counted)}"
 
     def judge(self) -> Check:
         """The judgement on all together."""

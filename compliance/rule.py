@@ -43,7 +43,7 @@ def against(
     why: str = "",
     *,
     line: int | None = None,
-    found: str = "",
+    actual_value: str = "",
     advice: str = "",
     severity: str = "",
 ) -> Finding:
@@ -55,7 +55,7 @@ def against(
         expected: what is right.
         why: the reason, or a hint, at the end of the message.
         line: where it stands; None: the record's own line.
-        found: what is found, alone; empty: `actual`.
+        actual_value: what is found, without a verb; empty: `actual`.
         advice: what to do.
         severity: where it is not the rule's.
     """
@@ -69,7 +69,7 @@ def against(
     return violation(
         message=message,
         expected=expected,
-        found=found or actual,
+        found=actual_value or actual,
         line=line,
         advice=advice,
         severity=severity,
@@ -86,24 +86,31 @@ def only_if(condition: object, severity: str) -> str:
 
 
 class Setting(NamedTuple):
-    """A value and where it stands: `lars_epsilon (line 12)`, `optimizer.epsilon (quick.yaml:3)`."""
+    """A value and its `subject`: `lars_epsilon (line 12)`, `optimizer.epsilon (quick.yaml:3)`."""
 
-    place: str
+    subject: str
     value: Any
     line: int | None = None
 
     def violation(
         self, expected: str, why: str = "", *, advice: str = "", severity: str = ""
     ) -> Finding:
-        """That another value was expected; the arguments are those of `against`."""
+        """That another value was expected.
+
+        Args:
+            expected: what is right.
+            why: the reason, or a hint, at the end of the message.
+            advice: what to do.
+            severity: where it is not the rule's.
+        """
         value = shown(self.value)
         return against(
-            self.place,
+            self.subject,
             f"is {value}",
             expected,
             why,
             line=self.line,
-            found=value,
+            actual_value=value,
             advice=advice,
             severity=severity,
         )
@@ -113,10 +120,12 @@ class HasSettings(Protocol):
     """What rules ask a logged run and a config alike."""
 
     @property
-    def ruleset(self) -> str: ...
+    def ruleset(self) -> str:
+        """The round whose rules hold."""
 
     @property
-    def division(self) -> str | None: ...
+    def division(self) -> str | None:
+        """The division, closed or open; None: it is not known."""
 
     @property
     def optimizer(self) -> str | None:
@@ -189,6 +198,7 @@ class Rule(NamedTuple):
         in_open = run.division == "open" and self.open_severity
         for broken in self.check(run):
             severity = broken.severity or in_open or self.severity
+            # a note there stays one, even where the function makes its finding policy
             if in_open == NOTE and severity == POLICY:
                 severity = NOTE
             yield self.finding(broken, severity)
@@ -206,7 +216,15 @@ def missing(
     advice: str = "",
     why: str = "",
 ) -> Violations:
-    """That the log has no record of keys, in one violation; nothing where none is absent."""
+    """That the log has no record of keys, in one violation; nothing where none is absent.
+
+    Args:
+        run: the run.
+        keys: those that the log should have.
+        expected: what is right; empty: the keys that are absent.
+        advice: what to do.
+        why: the end of the message.
+    """
     names = ", ".join(filter(run.absent, keys))
     if names:
         yield violation(
@@ -230,18 +248,26 @@ def rule(
     **options: Any,
 ) -> Callable[[Callable[[Any], Violations]], Rule]:
     """Make a rule of a function and register it. One code may judge a log and a config by two
-    functions. `severity`: of both divisions, or one for each. `options`: the fields of `Rule` that
-    have a default."""
+    functions.
+
+    Args:
+        code: such as MLP401.
+        name: what people call it.
+        severity: that of both divisions, or one for each.
+        source: where the rule is written.
+        **options: the fields of `Rule` that have a default.
+    """
     severities: tuple[str, str | None]
     severities = (severity, severity) if isinstance(severity, str) else severity
 
     def register(check: Callable[[Any], Violations]) -> Rule:
-        made = Rule(code, name, *severities, source, check, **options)
-        for subject in made.judges.split(", "):
+        """Make the rule of its function."""
+        new_rule = Rule(code, name, *severities, source, check, **options)
+        for subject in new_rule.judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")
-            _REGISTERED[code, subject] = made
-        return made
+            _REGISTERED[code, subject] = new_rule
+        return new_rule
 
     return register
 

@@ -11,7 +11,7 @@ from .rule import BOTH, CONFIG, FOLDER, LOG, Rule, rules_on
 
 _HEAD = """# Rules
 
-Written by `rn50 log rules --markdown`; do not edit.
+Written by `rn50 log rules --write docs/rules.md`; do not edit.
 
 `rn50 log check` applies the rules that judge logs, and to a folder also those that judge folders;
 `rn50 config check` applies the rules that judge configs. Severity *error*:
@@ -37,25 +37,26 @@ COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "
 
 def _all_rules() -> list[Rule]:
     """Every rule by its code; one whose config has a function of its own comes twice."""
+    # once each, where a rule judges logs and configs alike
     every = dict.fromkeys((*RULES, *rules_on(CONFIG), *rules_on(FOLDER)))
-    return sorted(every, key=lambda each: each.code)
+    return sorted(every, key=lambda rule: rule.code)
 
 
 def rows() -> Iterator[tuple[str, ...]]:
     """The cells of every rule; "open" is the severity in the open division, "-": no rule there."""
-    for each in _all_rules():
-        what = each.description
-        if each.optimizer:
-            what += f" ({each.optimizer})"
+    for rule in _all_rules():
+        what = rule.description
+        if rule.optimizer:
+            what += f" ({rule.optimizer})"
         yield (
-            each.code,
-            each.name,
-            each.judges,
-            _span(each),
-            each.severity,
-            each.open_severity or "-",
+            rule.code,
+            rule.name,
+            rule.judges,
+            _span(rule),
+            rule.severity,
+            rule.open_severity or "-",
             what,
-            each.source,
+            rule.source,
         )
 
 
@@ -76,19 +77,19 @@ def render_markdown() -> str:
 
 def first_met() -> list[Rule]:
     """The rules with a section of their own: those with a reason and an example."""
-    return [each for each in _all_rules() if each.why]
+    return [rule for rule in _all_rules() if rule.why]
 
 
-def _section(each: Rule) -> str:
+def _section(rule: Rule) -> str:
     return (
-        f"\n### {each.code} {each.name}\n\n{each.description}\n\n"
-        f"**Why.** {each.why}\n\n**Breaks it:** {each.example}\n"
+        f"\n### {rule.code} {rule.name}\n\n{rule.description}\n\n"
+        f"**Why.** {rule.why}\n\n**Breaks it:** {rule.example}\n"
     )
 
 
-def _span(each: Rule) -> str:
+def _span(rule: Rule) -> str:
     """The rounds of a rule; a config is held to all rules whatever its round."""
-    judges_logs = each.judges in (LOG, BOTH)
-    if each.rulesets == benchmark.RULESETS or not judges_logs:
+    judges_logs = rule.judges in (LOG, BOTH)
+    if rule.rulesets == benchmark.RULESETS or not judges_logs:
         return "all"
-    return "-".join(dict.fromkeys((each.rulesets[0], each.rulesets[-1])))
+    return "-".join(dict.fromkeys((rule.rulesets[0], rule.rulesets[-1])))

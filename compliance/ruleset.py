@@ -15,6 +15,7 @@ from ..host.errors import UserError
 from ..host.finding import shown
 from ..logging.events import MLL, CannotRead, Log
 
+# training_results_v4.0, v4.0 or v4.0.0
 _ROUND_FOLDER = re.compile(r"(training_results_)?v(\d\.\d)(?:\.0)?")
 _ROUND_FROM_MS = (
     ("4.0.0", 1_706_745_600_000),  # 2024-02
@@ -28,9 +29,10 @@ _ROUND_FROM_MS = (
 """First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09, 4.0
 2024-05), and logs are written in the three months before the results are due."""
-_FIRST_MS = 1_514_764_800_000
-_LATEST_MS = 4_102_444_800_000
-"""2018, before which there was no MLPerf, to the end of 2099."""
+FIRST_MS = 1_514_764_800_000
+"""The begin of 2018: there was no MLPerf before."""
+LATEST_MS = 4_102_444_800_000
+"""The end of 2099. What is later is no time, but microseconds or nanoseconds."""
 
 
 class Ruleset(NamedTuple):
@@ -77,9 +79,10 @@ def find_ruleset(path: Path, log: Log | None, requested: str | None) -> Ruleset:
 
 def _dated(log: Log) -> str | None:
     """The round by the date of the run; None where no record has a date."""
-    dated = [event for event in log.events if _FIRST_MS <= event.time_ms < _LATEST_MS]
+    dated = [event for event in log.events if FIRST_MS <= event.time_ms < LATEST_MS]
     if not dated:
         return None
+    # the run's own date, else that of the first record that has one
     start = next(
         (event for event in dated if event.key == "run_start"), dated[0]
     ).time_ms
@@ -92,4 +95,5 @@ def _from_path(path: Path) -> str | None:
     """The round that a folder of published results is named after."""
     matches = [_ROUND_FOLDER.fullmatch(part) for part in path.absolute().parts[:-1]]
     rounds = [m for m in matches if m is not None and f"{m[2]}.0" in benchmark.RULESETS]
+    # first those that say "training_results", as False sorts before True
     return next((f"{m[2]}.0" for m in sorted(rounds, key=lambda m: m[1] is None)), None)

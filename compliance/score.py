@@ -14,11 +14,9 @@ from ..config import benchmark
 from ..host.errors import UserError
 from ..host.finding import number
 from ..host.reading import JsonObject, read_object
-from ..logging.places import no_logs
 from .check_log import Check
 from .rcp import FIRST_RULESET, SCALED_FROM, Reference, Verdict
 from .run_scores import RunScore, judge_convergence, left_out, newest, run_score
-from .submission import judge_path
 
 _SCALING_BYTES = 1 << 16
 
@@ -74,7 +72,7 @@ class Score(NamedTuple):
         return notes
 
     def to_dict(self) -> JsonObject:
-        """As `rn50 log score --json` prints it."""
+        """The score as `rn50 log score --json` prints it."""
         return self._asdict() | {
             "path": str(self.path),
             "rcp": self.rcp and _rcp_dict(self.rcp),
@@ -97,24 +95,11 @@ def _rcp_dict(rcp: Verdict) -> JsonObject:
     }
 
 
-def score_folder(folder: Path, ruleset: str | None = None) -> Score:
-    """Score the result files of a folder.
-
-    Raises UserError: no result files, or a ruleset without ResNet.
-
-    Args:
-        folder: the submission.
-        ruleset: None: found from the logs.
-    """
-    if not folder.is_dir():
-        raise no_logs(folder)
-    return score_checks(folder, judge_path(folder, ruleset, official=False))
-
-
-def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
+def score_checks(judged: Sequence[Check]) -> Score:
     """Score a folder that has been judged: `judged` has the verdicts on its logs and, last, on
     itself, as `judge_path` gives them."""
-    *checks, whole = judged
+    *checks, folder_check = judged
+    folder = folder_check.path
     ruleset = newest(checks)
     divisions = (check.run.division for check in checks if check.run is not None)
     division = next(filter(None, divisions), None)
@@ -140,8 +125,8 @@ def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
         unread = str(error)
     return Score(
         path=folder,
-        verdict=whole.verdict,
-        cause=whole.cause,
+        verdict=folder_check.verdict,
+        cause=folder_check.cause,
         ruleset=ruleset,
         division=division,
         score_min=score,
@@ -164,6 +149,7 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     good = [run for index, run in enumerate(runs) if index not in out]
     order = sorted(good, key=lambda run: run.minutes or 0.0)
     marks = {order[0].path: "fastest"}
+    # a run that is not valid is the slowest already
     if not out:
         marks[order[-1].path] = "slowest"
     for index in out:

@@ -47,7 +47,9 @@ _FEWEST = 3
 _ANEW = "every run of a submission is trained anew, with a seed of its own"
 _COUNTED = ("number_of_nodes", "accelerators_per_node", "host_processors_per_node")
 _IS_COUNT = re.compile(r"[0-9]{1,9}")
+# a platform such as "4xNAME", with the quotes that `shown` gives it
 _COUNT = re.compile(r'"(\d{1,9})x')
+# A100, L40S, H100
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 
 
@@ -67,7 +69,7 @@ class Submission:
     checks: tuple[Check, ...]
     system: JsonObject | None
     system_path: Path | None
-    """Where a system description belongs, if the folder lies in a submission package."""
+    """The path at which a system description belongs; None: the folder lies in no package."""
     is_run: bool
     """One run of this harness."""
     system_fault: str = ""
@@ -150,26 +152,26 @@ def judge_path(
 def as_one(checks: Sequence[Check]) -> Check:
     """The judgement on a run's log and folder as one."""
     log = checks[0]
-    whole = checks[-1]
-    if whole is log:
+    folder_check = checks[-1]
+    if folder_check is log:
         return log
-    serious = (finding for finding in whole.findings if finding.severity != NOTE)
+    serious = (finding for finding in folder_check.findings if finding.severity != NOTE)
     return log._replace(
-        verdict=whole.verdict,
-        cause=whole.cause,
+        verdict=folder_check.verdict,
+        cause=folder_check.cause,
         findings=(*serious, *log.findings),
-        is_miss=whole.is_miss,
+        is_miss=folder_check.is_miss,
     )
 
 
 def find_in(subject: object, kind: str) -> tuple[Finding, ...]:
     """What breaks the rules on folders or on rounds, worst first."""
     findings = [
-        each.finding(broken)
-        for each in rules_on(kind)
-        for broken in each.check(subject)
+        registered.finding(broken)
+        for registered in rules_on(kind)
+        for broken in registered.check(subject)
     ]
-    return tuple(sorted(findings, key=lambda each: SEVERITIES.index(each.severity)))
+    return tuple(sorted(findings, key=lambda broken: SEVERITIES.index(broken.severity)))
 
 
 def _conclusion(
@@ -185,10 +187,10 @@ def _conclusion(
         return verdict, findings[0].message
     good = sum(is_valid(check.verdict) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
-    odd = [check for check in checks if check.verdict == POLICY_VERDICT]
-    if not odd:
+    with_policy = [check for check in checks if check.verdict == POLICY_VERDICT]
+    if not with_policy:
         return PASS, cause
-    why = f"{cause}, with policy findings ({_causes(odd)})"
+    why = f"{cause}, with policy findings ({_causes(with_policy)})"
     return POLICY_VERDICT, why
 
 
@@ -241,6 +243,7 @@ def _together(
 ) -> Violations:
     """The first pair of runs of which something is the same, but for those of one run."""
     copies = {(pair.first.name, pair.second.name) for pair in submission.alike}
+    # pairs grow with the square: 20 logs have 190
     for (name, run), (twin, twin_run) in combinations(submission.runs[:_MOST_RUNS], 2):
         if (name, twin) not in copies and same(run, twin_run):
             yield against(f"{name} and {twin}", what, "two runs", _ANEW)
@@ -254,7 +257,8 @@ class HasCopies(Protocol):
     def alike(self) -> list[Alike]:
         """The pairs of its logs that are of one run."""
 
-    def name_of(self, log: Path, /) -> str: ...
+    def name_of(self, log: Path, /) -> str:
+        """The name by which messages call a log."""
 
 
 def _copies(subject: HasCopies, *, by_clock: bool) -> Violations:
@@ -325,8 +329,8 @@ def _share_a_clearing(run: LoggedRun, twin: LoggedRun) -> bool:
 
 def _overlap(run: LoggedRun, twin: LoggedRun) -> bool:
     """Whether two runs train at one time; true where one has no clock."""
-    starts = [each.start.time_ms for each in (run, twin) if each.start]
-    stops = [each.stop.time_ms for each in (run, twin) if each.stop]
+    starts = [logged.start.time_ms for logged in (run, twin) if logged.start]
+    stops = [logged.stop.time_ms for logged in (run, twin) if logged.stop]
     return len(starts + stops) < 4 or max(starts) < min(stops)
 
 
@@ -351,11 +355,16 @@ def _rcp(submission: Submission) -> Violations:
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
 def _one_round(submission: Submission) -> Violations:
     """All logs are of one round; the rules of the newest apply to the set."""
+    # reversed: the first log of each round gives its name
     rounds = {run.ruleset: name for name, run in reversed(submission.runs)}
     if len(rounds) > 1:
-        each = [f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())]
+        named_rounds = [
+            f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())
+        ]
         why = f"the set is held to {newest(submission.checks)}"
-        yield against("logs of several rounds:", " and ".join(each), "one round", why)
+        yield against(
+            "logs of several rounds:", " and ".join(named_rounds), "one round", why
+        )
 
 
 @folder_rule(
@@ -370,7 +379,7 @@ def _seeds(submission: Submission) -> Violations:
     if not submission.closed:
         return
     runs = [(name, run) for name, run in submission.runs if run.at_least("1.0.0")]
-    taken: dict[tuple[object, ...], str] = {}
+    name_of_seed: dict[tuple[object, ...], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
             source = [shown(event.metadata.get(key)) for key in ("file", "lineno")]
@@ -381,13 +390,13 @@ def _seeds(submission: Submission) -> Violations:
             line = event.line
             if value is None:
                 yield against(subject, actual, "an integer", line=line)
-            elif seed in taken:
-                actual += f", as in {taken[seed]}"
+            elif seed in name_of_seed:
+                actual += f", as in {name_of_seed[seed]}"
                 advice = "draw it from the clock or from urandom"
                 yield against(
                     subject, actual, "a fresh one each", line=line, advice=advice
                 )
-            taken[seed] = name
+            name_of_seed[seed] = name
     without = ", ".join(name for name, run in runs if not run.all("seed"))
     if without:
         expected = "the root seed under the key seed in every log"
@@ -401,6 +410,7 @@ def _integer(value: Any) -> int | None:
         integer = int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    # of 7.5 `int` makes 7; of a text it takes whole numbers alone
     return integer if isinstance(value, str) or integer == value else None
 
 
@@ -431,8 +441,12 @@ def _same_hyperparameters(submission: Submission) -> Violations:
             if run.all(key):
                 name_of.setdefault(shown(run.value(key)), name)
         if len(name_of) > 1:
-            each = [f"{value} in {name}" for value, name in sorted(name_of.items())]
-            yield against(f"{key} is", " and ".join(each), "one value in all runs")
+            different_values = [
+                f"{value} in {name}" for value, name in sorted(name_of.items())
+            ]
+            yield against(
+                f"{key} is", " and ".join(different_values), "one value in all runs"
+            )
     declared = submission.described("division")
     for name, run in submission.runs:
         division = run.value("submission_division")
@@ -512,6 +526,7 @@ def _power(submission: Submission) -> Violations:
         check.path.name: _power_files(folder / check.path.stem)
         for check in submission.checks
     }
+    # most logs are right: what they have is expected of the others
     ((usual, _),) = Counter(measured.values()).most_common(1)
     bad = [name for name, files in measured.items() if files is None or files != usual]
     failed = {check.path.name for check in invalid(submission.checks)}.union(bad)
@@ -594,10 +609,10 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
         else "host_processor_model_name"
     )
     name = shown(submission.described(key))
-    most = chips * float(benchmark.IMPOSSIBLE_IMAGES_PER_S_OF[kind])
+    highest_rate = chips * float(benchmark.IMPOSSIBLE_IMAGES_PER_S_OF[kind])
     why = "ten times the fastest published"
     if flops_per_s := _peak_flops_per_s(name):
-        most = chips * flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
+        highest_rate = chips * flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
         why = "the peak of the data sheet"
     for file, run in submission.runs:
         samples = run.value("train_samples")
@@ -605,9 +620,9 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
         if not epochs or not run.run_ms or samples != benchmark.IMAGENET_TRAIN_SAMPLES:
             continue
         rate = epochs * samples / (run.run_ms / 1000)
-        if rate > most:
+        if rate > highest_rate:
             actual = f"{rate:.2g} images/s with {chips} x {name}"
-            yield against(f"{file}:", actual, f"up to {most:.2g}", why)
+            yield against(f"{file}:", actual, f"up to {highest_rate:.2g}", why)
             return
 
 
@@ -645,6 +660,7 @@ def _count(value: Any) -> int | None:
 def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None, str]:
     """The system description of ORG/results/SYSTEM/resnet, where it belongs, and why there is none
     that can be read."""
+    # of ORG/results/SYSTEM/resnet: SYSTEM, results and ORG
     parents = folder.absolute().parents
     if len(parents) < 3 or parents[1].name != "results":
         return None, None, ""

@@ -17,6 +17,7 @@ def grid(ranks: int) -> tuple[int, int]:
     horizontal) but one: 3456 ranks are 54 x 64 here, 48 x 72 there; say torus_2d(48x72).
     """
     rows = math.isqrt(ranks)
+    # ends at 1 at the latest, which divides all
     while ranks % rows:
         rows -= 1
     return rows, ranks // rows

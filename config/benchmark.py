@@ -37,6 +37,14 @@ RGB_STD = (58.395, 57.12, 57.375)
 BN_MOMENTUM = 0.9
 BN_EPSILON = 1e-5
 RESNET50_TENSORS = 161
+NETWORK = {
+    "model.network": "resnet",
+    "model.depth": 50,
+    "model.width": 64,
+    "model.stem": "imagenet",
+    "model.norm": "batch",
+}
+"""ResNet-50 v1.5, by the keys of a config."""
 END_LR = 1e-4
 DECAY_POWER = 2.0
 LARS_ETA = 1e-3
@@ -98,7 +106,7 @@ SYSTEM_TEXTS = (
     "accelerators_per_node",
     "framework",
 )
-"""Of these, what system_desc_checker joins as texts: a number ends it with a traceback."""
+"""Those that system_desc_checker joins as texts: a number ends it with a traceback."""
 AVAILABILITY = {
     "onprem": "Available on-premise",
     "cloud": "Available cloud",

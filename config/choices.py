@@ -68,17 +68,18 @@ SCHEDULERS = {
 
 @dataclass(eq=False)
 class Form:
-    """As the annotation of a field: what may be written, in words (for errors and the reference),
-    and the function that reads it; one that returns None refuses the value."""
+    """The annotation of a field: what may be written, in words (for errors and the reference), and
+    the function that parses it; one that returns None refuses the value."""
 
-    text: str
-    read: Callable[[Any], Any]
+    description: str
+    parse: Callable[[Any], Any]
 
     def __str__(self) -> str:
-        return self.text
+        return self.description
 
     def check(self, value: Any) -> Any:
-        parsed = self.read(value)
+        """The parsed value. Raises ValueError, which pydantic makes an error of: it is refused."""
+        parsed = self.parse(value)
         if parsed is None:
             raise ValueError(self)
         return parsed
@@ -94,21 +95,19 @@ class OneOf(Form):
     """One of the names of a table, with its brackets."""
 
     def __init__(self, names: Collection[str | int]) -> None:
-        self._ways = [way for name in names for way in _ways(name)]
-        super().__init__(", ".join(map(str, self._ways)), self._find)
+        self._spellings = [spelling for name in names for spelling in _spellings(name)]
+        super().__init__(", ".join(map(str, self._spellings)), self._find)
 
     def _find(self, value: Any) -> Any:
         if isinstance(value, str):
-            spellings = (way for way in self._ways if isinstance(way, str))
-            fits = any(
-                re.fullmatch(_pattern(spelling), value) for spelling in spellings
-            )
+            names = (form for form in self._spellings if isinstance(form, str))
+            fits = any(re.fullmatch(_pattern(name), value) for name in names)
         else:
-            fits = isinstance(value, int) and value in self._ways
+            fits = isinstance(value, int) and value in self._spellings
         return value if fits else None
 
 
-def _ways(name: str | int) -> Sequence[str | int]:
+def _spellings(name: str | int) -> Sequence[str | int]:
     """`ring`; `torus_2d` and `torus_2d(ROWSxCOLUMNS)`."""
     if name not in _BRACKETS:
         return [name]
@@ -120,9 +119,10 @@ def meanings(table: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {meaning}" for name, meaning in table.items()) + "."
 
 
-def _pattern(way: str) -> str:
+def _pattern(spelling: str) -> str:
     """The regular expression of `torus_2d(ROWSxCOLUMNS)`."""
-    pattern = re.escape(way).replace(r",\.\.\.", "(,N){0,999}")
+    pattern = re.escape(spelling).replace(r",\.\.\.", "(,N){0,999}")
+    # by a function: in a text `re.sub` would read \d as its own escape
     return re.sub("[A-Z]+", lambda _: r"[1-9]\d{0,3}", pattern)
 
 

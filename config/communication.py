@@ -8,7 +8,7 @@ it, `rn50 predict` prices it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -58,17 +58,34 @@ def engine_of(system: System, controller: Controller, mpi: Family | None) -> Eng
 
 @dataclass(frozen=True)
 class Communication:
-    """`algorithm`: as `comm.algorithm` names it, with its grid where it has one. `priced`: what the
-    model takes the fastest of, for each message; several where the engine chooses. `refusal`: why
-    `rn50 launch` would refuse it; empty: it would not."""
+    """`algorithm`: as `comm.algorithm` names it, with its grid where it has one. `switches_reduce`:
+    whether the machine's switches may. `refusal`: why `rn50 launch` would refuse it; empty: it
+    would not."""
 
     engine: Engine
     algorithm: str
     algorithm_by: Chooser
     groups: str
     groups_by: Chooser
-    priced: tuple[str, ...]
+    switches_reduce: bool
     refusal: str = ""
+
+    @property
+    def priced(self) -> tuple[str, ...]:
+        """What the model takes the fastest of, for each message. Where the engine chooses, NCCL
+        does between rings, trees and switches; Gloo has a ring alone, an MPI what it can be told to
+        use, or what every MPI has."""
+        if self.algorithm != "auto":
+            return (self.algorithm,)
+        if self.engine.backend == "gloo":
+            return ("ring",)
+        if self.engine.backend == "nccl":
+            switches = (IN_SWITCHES,) if self.switches_reduce else ()
+            return ("ring", "double_tree", *switches)
+        # no engine chooses a grid by itself: those are steps of Horovod or of the trainer
+        flat = [name for name in self.engine.offered if name not in ("auto", *GRIDS)]
+        every_mpi = ("ring", "recursive_doubling", "recursive_halving_doubling")
+        return tuple(flat) or every_mpi
 
     @property
     def is_what_if(self) -> bool:
@@ -88,7 +105,7 @@ class Communication:
         return f"{self.algorithm} ({self.note})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As `rn50 predict --json` has it."""
+        """The plan as `rn50 predict --json` prints it."""
         name, sides = parse_algorithm(self.algorithm)
         return {
             "backend": self.engine.backend,
@@ -107,22 +124,22 @@ def plan_communication(run: Run, engine: Engine) -> Communication:
     """What `rn50 launch` does for `run`. Raises UserError: the engine does not offer the algorithm,
     or the ranks have no such grid."""
     algorithm = launched(run.comm.algorithm, run.system, run.system.world_size, engine)
+    performance = run.system.performance or Performance()
     return Communication(
         engine=engine,
         algorithm=algorithm,
         algorithm_by="engine" if algorithm == "auto" else "config",
         groups=run.comm.groups,
         groups_by="config",
-        priced=priced(algorithm, engine, run.system.performance),
+        switches_reduce=performance.switches_reduce,
     )
 
 
-def plan_of_any(
-    run: Run, mpi: Family | None, controllers: Sequence[Controller] = ("mpi", "gloo")
-) -> Communication:
-    """The plan by the first of the `controllers` that offers what the config asks for. Raises
-    UserError: none does, in the words of the first."""
+def plan_of_any(run: Run, mpi: Family | None) -> Communication:
+    """The plan by the first controller that offers what the config asks for. Raises UserError: none
+    does, in the words of the first."""
     refused = []
+    controllers: tuple[Controller, ...] = ("mpi", "gloo")
     for controller in controllers:
         try:
             return plan_communication(run, engine_of(run.system, controller, mpi))
@@ -141,21 +158,15 @@ def plan_own(system: System, ranks: int, mpi: Family | None = None) -> Communica
         algorithm_by="engine",
         groups=performance.groups,
         groups_by="machine",
-        priced=priced("auto", engine, performance),
+        switches_reduce=performance.switches_reduce,
     )
     if performance.algorithm == "auto":
         return plan
-    (algorithm,) = own_algorithms(system, performance, ranks)
+    algorithm = own_grid(
+        performance.algorithm, system, ranks, squarest=performance.square_torus
+    )
+    # software of its own may have what no engine here offers
     return _free(plan, algorithm, system, ranks, "machine")
-
-
-def own_algorithms(
-    system: System, performance: Performance, ranks: int
-) -> tuple[str, ...]:
-    """What the model takes the fastest of for the machine's own software."""
-    if performance.algorithm == "auto":
-        return priced("auto", engine_of(system, "mpi", None), performance)
-    return (own_grid(performance.algorithm, system, performance, ranks),)
 
 
 def what_if(
@@ -166,7 +177,17 @@ def what_if(
     groups: str | None,
 ) -> Communication:
     """`plan` with another algorithm or other groups, whether or not a launch would take them.
-    Raises UserError: there is no such algorithm or grid."""
+
+    Args:
+        plan: what a launch does.
+        system: the machine, whose nodes make the grid.
+        ranks: how many sum.
+        algorithm: the other algorithm; None: that of `plan`.
+        groups: the other groups; None: those of `plan`.
+
+    Raises:
+        UserError: there is no such algorithm or grid.
+    """
     if groups is not None:
         plan = replace(plan, groups=groups, groups_by="what-if")
     if algorithm is None:
@@ -181,37 +202,37 @@ def offered_plans(
     for name in plan.engine.offered:
         try:
             algorithm = launched(name, system, ranks, plan.engine)
-        except UserError:
+        except UserError:  # no grid of so many ranks
             continue
-        yield replace(
-            plan,
-            algorithm=algorithm,
-            algorithm_by="search",
-            priced=priced(algorithm, plan.engine, system.performance),
-            refusal="",
-        )
+        yield replace(plan, algorithm=algorithm, algorithm_by="search", refusal="")
 
 
 def at_size(plan: Communication, system: System, ranks: int) -> Communication:
     """The same choice on another number of ranks: its grid follows; where they have none the engine
     chooses."""
     name = plan.algorithm.partition("(")[0]
+    # what was a what-if stays one at any size
     if plan.refusal:
         return _free(plan, name, system, ranks, plan.algorithm_by)
     try:
         algorithm = launched(name, system, ranks, plan.engine)
     except UserError:
         algorithm = "auto"
-    return replace(
-        plan,
-        algorithm=algorithm,
-        priced=priced(algorithm, plan.engine, system.performance),
-    )
+    return replace(plan, algorithm=algorithm)
 
 
 def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
-    """`algorithm` with the grid on which so many ranks sum. Raises UserError: `engine` does not
-    offer it, or they have no such grid."""
+    """`algorithm` with the grid on which so many ranks sum.
+
+    Args:
+        algorithm: as `comm.algorithm` names it.
+        system: the machine, whose nodes make the grid.
+        ranks: how many sum.
+        engine: what sums.
+
+    Raises:
+        UserError: `engine` does not offer it, or the ranks have no such grid.
+    """
     name = algorithm.partition("(")[0]
     if name not in engine.offered:
         raise UserError(
@@ -226,22 +247,6 @@ def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
             f"found {engine.controller}"
         )
     return with_grid(algorithm, system, ranks)
-
-
-def priced(
-    algorithm: str, engine: Engine, performance: Performance | None
-) -> tuple[str, ...]:
-    """What the model takes the fastest of. NCCL chooses between rings, trees and switches; Gloo has
-    a ring alone, an MPI what it can be told to use, or what every MPI has."""
-    if algorithm != "auto":
-        return (algorithm,)
-    if engine.backend == "gloo":
-        return ("ring",)
-    if engine.backend == "nccl":
-        switches = (IN_SWITCHES,) if performance and performance.switches_reduce else ()
-        return ("ring", "double_tree", *switches)
-    flat = [name for name in engine.offered if name not in ("auto", *GRIDS)]
-    return tuple(flat) or ("ring", "recursive_doubling", "recursive_halving_doubling")
 
 
 def with_grid(algorithm: str, system: System, ranks: int) -> str:
@@ -294,22 +299,25 @@ def _free(
         algorithm = launched(algorithm, system, ranks, plan.engine)
     except UserError as error:
         refusal = str(error)
-        algorithm = own_grid(algorithm, system, None, ranks)
-    return replace(
-        plan,
-        algorithm=algorithm,
-        algorithm_by=chooser,
-        priced=priced(algorithm, plan.engine, system.performance),
-        refusal=refusal,
-    )
+        algorithm = own_grid(algorithm, system, ranks)
+    return replace(plan, algorithm=algorithm, algorithm_by=chooser, refusal=refusal)
 
 
 def own_grid(
-    algorithm: str, system: System, performance: Performance | None, ranks: int
+    algorithm: str, system: System, ranks: int, *, squarest: bool = False
 ) -> str:
     """`algorithm` with the grid that it is given; without one, nodes x ranks of a node or, on one
-    node and by `performance.square_torus`, the squarest. Raises UserError: there is no such
-    algorithm or grid."""
+    node and where it is asked for, the squarest.
+
+    Args:
+        algorithm: as `comm.algorithm` names it.
+        system: the machine, whose nodes make the grid.
+        ranks: how many sum.
+        squarest: whether the grid is the squarest on several nodes too.
+
+    Raises:
+        UserError: there is no such algorithm or grid.
+    """
     try:
         name, sides = parse_algorithm(algorithm, ranks)
     except ValueError as error:
@@ -318,6 +326,7 @@ def own_grid(
         return algorithm
     if sides is None:
         sides = _nodes_grid(system, ranks)
-        if 1 in sides or (performance is not None and performance.square_torus):
+        # one row or column is a ring, no torus
+        if 1 in sides or squarest:
             sides = grid(ranks)
     return f"{name}({sides[0]}x{sides[1]})"

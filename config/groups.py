@@ -28,12 +28,14 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
         ValueError: unknown rule, or explicit sizes that do not add up to the number of tensors.
     """
     ALLOWED.check(rule)
+    # checked: so the brackets are there or not, and hold numbers
     name, _, argument = rule.rstrip(")").partition("(")
     numbers = [int(number) for number in argument.split(",") if number]
     starts = GROUPINGS[name](sizes_bytes, numbers)
     end = len(sizes_bytes)
     groups = []
     for start in starts:
+        # more groups than tensors: some would be empty
         if start < end:
             groups.append(tuple(reversed(range(start, end))))
         end = start
@@ -57,7 +59,7 @@ def _explicit_bounds(tensors: int, counts: Sequence[int]) -> list[int]:
             f"sizes that add up to the network's {tensors} tensors expected, "
             f"found {'+'.join(map(str, counts))} = {sum(counts)}"
         )
-    return [tensors - taken for taken in accumulate(counts)]
+    return [tensors - grouped for grouped in accumulate(counts)]
 
 
 def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
@@ -74,14 +76,14 @@ def _bounds_by_share(sizes: Sequence[int], shares: Iterable[int]) -> list[int]:
     """Each group but the last takes one of so many parts of what is left."""
     bounds = []
     index = len(sizes)
-    left = sum(sizes)
+    remaining = sum(sizes)
     for parts in shares:
         filled = 0
-        while index and filled * parts < left:
+        while index and filled * parts < remaining:
             index -= 1
             filled += sizes[index]
         bounds.append(index)
-        left -= filled
+        remaining -= filled
     return [*bounds, 0]
 
 
@@ -93,5 +95,5 @@ GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {
     "halving": lambda sizes, numbers: _halving_bounds(sizes, numbers[0]),
     "explicit": lambda sizes, numbers: _explicit_bounds(len(sizes), numbers),
 }
-"""By the name of a rule of `comm.groups`: from sizes and the numbers in its brackets to the first
-tensor of each group, the last group's first."""
+"""The rules of `comm.groups`: from sizes and the numbers in a rule's brackets to the first tensor
+of each group, the last group's first."""

@@ -48,8 +48,9 @@ def fill_counts(leaves: Leaves, *, from_manifest: bool) -> None:
     """Set the counts that no layer gives, where the set to be drawn or (`from_manifest`) a manifest
     has them. Raises UserError: the manifest is needed and cannot be read."""
     missing = [key for key in COUNTS if key not in leaves]
+    # the second: no section but a value, which validation refuses
     if not missing or value_in(leaves, "data", {}) != {}:
-        return  # the second: no section but a value, which is refused
+        return
     path = _path_in(leaves)
     is_drawn = any(is_within(key, SYNTHETIC) for key in leaves)
     if is_drawn and value_in(leaves, SYNTHETIC, {}) == {}:
@@ -74,7 +75,14 @@ def _drawn_count(leaves: Leaves, name: str) -> Any:
 def wrong_counts(
     data: Data, counts: Counts, source: str | Path, origins: Origins
 ) -> Iterator[str]:
-    """A line for each count of the config that is not the set's, which stand in `source`."""
+    """A line for each count of the config that is not the set's.
+
+    Args:
+        data: the config's.
+        counts: those of the set.
+        source: where those stand.
+        origins: where the config's values were written.
+    """
     for key, count in zip(COUNTS, counts, strict=True):
         configured = getattr(data, key.removeprefix("data."))
         if configured != count:
@@ -87,6 +95,7 @@ def _path_in(leaves: Leaves) -> Any:
 
 
 def _real(path: Any) -> Any:
+    # a NUL byte is in no path, and `realpath` raises for one
     if isinstance(path, str) and "\0" not in path:
         return os.path.realpath(path)
     return path

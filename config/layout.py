@@ -33,7 +33,7 @@ def put_layer(leaves: Leaves, layer: Layer) -> None:
 
 
 def _refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
-    """Before `layer` is put: raise UserError where it gives the machine another data sheet or
+    """Raise UserError where `layer`, which is put next, gives the machine another data sheet or
     network, and leaves the points that were measured on the one before."""
     measured = [
         precision
@@ -42,17 +42,17 @@ def _refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
     ]
     for name, (part, default) in _BEFORE.items():
         key = f"{_PERFORMANCE}.{name}"
-        before = value_in(leaves, key, default)
+        base_value = value_in(leaves, key, default)
         leaf = layer.last(key)
         if (
             measured
             and leaf
-            and before is not None
-            and leaf.value not in (before, None)
+            and base_value is not None
+            and leaf.value not in (base_value, None)
         ):
             cure = ", ".join(f"{precision}: null" for precision in measured)
             raise UserError(
-                f"{leaf.origin}: {key}: expected {show(before)}, found {show(leaf.value)}: the "
+                f"{leaf.origin}: {key}: expected {show(base_value)}, found {show(leaf.value)}: the "
                 f"points of the base were measured on another {part}; remove them by "
                 f"`{cure}`, or give points of this one"
             )
@@ -80,10 +80,10 @@ def ranks_of(leaves: Leaves) -> int | None:
 
 def lay_out(leaves: Leaves, ranks: int) -> None:
     """Lay `ranks` on the machine in `leaves`: as many on a node as fill whole nodes."""
-    most = _count(leaves, RANKS_PER_NODE)
-    if not most or ranks_of(leaves) == ranks:
+    most_per_node = _count(leaves, RANKS_PER_NODE)
+    if not most_per_node or ranks_of(leaves) == ranks:
         return  # validation will refuse it; or the machine has as many, by its own lines
-    nodes, per_node = spread(ranks, most)
+    nodes, per_node = spread(ranks, most_per_node)
     origin = Origin(f"{ranks} ranks, as before")
     leaves[NODES] = Leaf(nodes, origin)
     leaves[RANKS_PER_NODE] = Leaf(per_node, origin)
@@ -100,6 +100,7 @@ def _count(leaves: Leaves, key: str) -> int:
     """A value, or 0 where validation will refuse it."""
     field = System.model_fields[key.removeprefix("system.")]
     value = value_in(leaves, key, field.default)
+    # by its type: `true` is an int to isinstance
     if type(value) is int and value > 0:
         return value
     return 0

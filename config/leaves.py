@@ -11,7 +11,8 @@ from ..host.reading import JsonObject
 
 
 class Origin(NamedTuple):
-    """Where a value was written: a file and line (1-based), the command line, or the default."""
+    """The place where a value was written: a file and line (1-based), the command line, or the
+    default."""
 
     source: str
     line: int | None = None
@@ -66,6 +67,7 @@ def put(leaves: Leaves, key: str, leaf: Leaf) -> None:
     is_section = any(present.startswith(f"{key}.") for present in leaves)
     if is_section and leaf.value == {}:
         return
+    # a copy of the keys, as some are deleted
     for present in list(leaves):
         if is_within(present, key) or key.startswith(f"{present}."):
             del leaves[present]

@@ -75,6 +75,7 @@ class Loaded:
     @property
     def sha256(self) -> str:
         """Digest of the resolved tree, independent of how it was written."""
+        # the order of keys and blanks do not count: equal configs have one digest
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -92,7 +93,7 @@ class Loaded:
         return Loaded(self.run.model_copy(update={"seed": seed}), origins)
 
     def origin(self, path: str) -> Origin:
-        """Where a leaf, or the section that it is in, was written."""
+        """The place where a leaf, or the section that it is in, was written."""
         while path:
             if path in self.origins:
                 return self.origins[path]
@@ -116,6 +117,7 @@ def load(
     _fill_for_device(leaves)
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     run = _validate(leaves, str(path))
+    # after validation, which knows the network: a plan computes in one layout alone
     is_planned = run.system.device == "gpu" and run.model.is_planned
     if is_planned and run.model.layout != _OF_PLANS:
         model = run.model.model_copy(update={"layout": _OF_PLANS})
@@ -131,6 +133,7 @@ def merge(layers: Iterable[Layer]) -> Leaves:
     ranks = None
     for layer in layers:
         if layer.is_machine:
+            # of two machines, one over the other, the ranks below both count
             ranks = ranks or ranks_of(leaves)
             # where results go is no part of it
             remove(leaves, "system", keep=("system.results",))
@@ -146,8 +149,9 @@ def merge(layers: Iterable[Layer]) -> Leaves:
 def _fill_for_device(leaves: Leaves) -> None:
     """Set what the device decides and no layer gives."""
     is_gpu = value_in(leaves, "system.device") == "gpu"
+    # the second: no section but a value, which validation refuses
     if not is_gpu or value_in(leaves, "comm", {}) != {}:
-        return  # the second: no section but a value, which is refused
+        return
     for key, value in _OF_GPUS.items():
         if key not in leaves:
             put(leaves, key, Leaf(value, Origin("system.device")))
@@ -191,6 +195,7 @@ def _system_tree(system: System) -> JsonObject:
 def _yaml_text(tree: Mapping[str, Any]) -> str:
     out = io.StringIO()
     yaml = YAML(typ="safe", pure=True)
+    # blocks of one key a line, in the schema's order
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.dump(tree, out)
@@ -200,11 +205,19 @@ def _yaml_text(tree: Mapping[str, Any]) -> str:
 def explain(
     error: ValidationError, leaves: Leaves, config: str, root: type[BaseModel] = Run
 ) -> list[Problem]:
-    """The problems of a tree of `root`: file:line: key: expected ..., found ...; in the order in
-    which they are written."""
+    """The problems of a tree: file:line: key: expected ..., found ...; in the order in which they
+    are written.
+
+    Args:
+        error: what pydantic found.
+        leaves: what was validated, with the origin of each value.
+        config: the name by which a value without an origin is called.
+        root: the model of the tree.
+    """
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     problems = []
     for problem in error.errors(include_url=False):
+        # without the numbers of a list's entries: a list is one leaf
         names = [part for part in problem["loc"] if isinstance(part, str)]
         key = ".".join(names)
         origin = nearest_origin(key, origins) or Origin(config)
@@ -220,6 +233,7 @@ def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if error_type == "extra_forbidden":
         return f"{key}: unknown key{_suggest(location, root)}"
+    # a section's own `_check`, whose message begins with the key in it
     if error_type == "value_error" and _section_at(location, root) is not None:
         return f"{key}.{message}" if key else message
     if error_type == "missing" and isinstance(location[-1], str):
@@ -229,7 +243,8 @@ def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
 
 
 def nearest_origin(key: str, origins: Origins) -> Origin | None:
-    """Where a key was written, else something within it, else the section that it is in."""
+    """The place where a key was written, else something within it, else the section that it is
+    in."""
     while key:
         if key in origins:
             return origins[key]

@@ -33,6 +33,7 @@ from .values import (
     Workers,
 )
 
+# Unit, lowest, highest and usual value, and other units in which people would write it.
 FlopRate = Annotated[
     float,
     Measure(
@@ -65,7 +66,7 @@ class Point(Section):
     step_s: Positive
     """Time of one training step."""
     source: Text
-    """Where it was measured or published."""
+    """The paper, log or file that it was measured or published in."""
 
 
 class Waiting(Section):
@@ -86,7 +87,7 @@ class Waiting(Section):
     rack_nodes: Natural = 0
     """Nodes of a rack; 0: no racks."""
     oversubscription: Annotated[StrictFloat, Field(ge=1, le=LARGEST)] = 1.0
-    """Of a rack's way out: its nodes' rates over the rate upwards."""
+    """How much a rack's way out is shared: its nodes' rates over the rate upwards."""
     groups: Groups = "equal_count(16)"
     """Gradient groups of the machine's own published runs."""
     algorithm: Algorithm = "auto"
@@ -136,7 +137,7 @@ class Performance(Waiting):
     """What `rn50 predict` calculates with (docs/scaling.md). Rates are per direction."""
 
     sources: Text = "-"
-    """Where the constants come from."""
+    """The sources of the constants."""
     other_points: tuple[Point, ...] = ()
     """Measured steps that a constant was set on."""
     fp16: Compute | None = None
@@ -152,7 +153,7 @@ class Performance(Waiting):
     clock_hz: Clock = 1.41e9
     """Boost clock in the data sheet, with which the launches of a CUDA graph shorten."""
     memory_bytes: Memory | None = None
-    """Of a device; null: every batch fits."""
+    """Memory of a device; null: every batch fits."""
     graphs: Bool = True
     """Steps are CUDA graphs, as MLPerf entries from v1.0 on are."""
     bytes_per_image: ImageBytes | None = None
@@ -163,7 +164,7 @@ class Performance(Waiting):
     first_epoch_s: NonNegative = 0.3
     """Time that the first epoch takes longer."""
     read_bytes_per_s: DiskRate = 1e9
-    """Of the image set on a node, in the first epoch."""
+    """Rate at which a node reads the image set in the first epoch."""
     eval_fixed_s: NonNegative = 0.02
     """An evaluation's part that more ranks do not shrink."""
     eval_images_per_s: Positive = 1500.0
@@ -235,31 +236,31 @@ class Description(Section):
     Names: mlperf-logging, system_desc_checker."""
 
     host_processor_frequency: Text | None = None
-    """Of the host's processors."""
+    """Clock of the host's processors."""
     host_processor_caches: Text | None = None
-    """Of the host's processors."""
+    """Caches of the host's processors."""
     host_processor_interconnect: Text | None = None
-    """Between sockets."""
+    """Link between sockets."""
     host_storage_type: Text | None = None
-    """Of a node, or shared."""
+    """Kind of storage of a node, or shared."""
     host_storage_capacity: Text | None = None
-    """Of a node, or shared."""
+    """Size of that storage."""
     host_networking_topology: Text | None = None
-    """Of the nodes' network."""
+    """Topology of the nodes' network."""
     host_memory_configuration: Text | None = None
     """Modules of a node."""
     accelerator_host_interconnect: Text | None = None
-    """Such as PCIe 4.0 x16."""
+    """Link between a device and its host, such as PCIe 4.0 x16."""
     accelerator_frequency: Text | None = None
-    """Of the device."""
+    """Clock of the device."""
     accelerator_on_chip_memories: Text | None = None
-    """Of the device."""
+    """Memories on the chip of the device."""
     accelerator_memory_configuration: Text | None = None
-    """Such as HBM2e."""
+    """Kind of the device's memory, such as HBM2e."""
     accelerator_interconnect_topology: Text | None = None
-    """Between a node's devices."""
+    """Topology of the links between a node's devices."""
     cooling: Text | None = None
-    """Such as air or liquid."""
+    """How the machine is cooled, such as air or liquid."""
     hw_notes: Text | None = None
     """More on the hardware."""
 
@@ -268,7 +269,7 @@ class Reference(Section):
     """A rate that a config reached on this machine while it was known to be healthy."""
 
     images_per_s: Positive
-    """Of all ranks."""
+    """Images per second of all ranks together."""
     tolerance: Share = 0.05
     """Part by which a rate may lie below it."""
 
@@ -287,8 +288,9 @@ class Reference(Section):
 
 
 class _References(dict[str, Reference]):
-    """By a config's name; hashable, as a machine is."""
+    """References by a config's name; hashable, as a machine is."""
 
+    # `predict/fit.py` remembers a machine's model by the System; the items are never changed
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
 
@@ -308,7 +310,7 @@ class System(Section):
     accelerator: Text = "CPU core"
     """The device's name, for reports."""
     compute_capability: Positive | None = None
-    """Of an NVIDIA GPU: whether MXNet's machine code runs there; null: not known yet."""
+    """An NVIDIA GPU's, which says whether MXNet's machine code runs there; null: not known yet."""
     nodes: Ranks = 1
     """Nodes (hosts) of a run."""
     ranks_per_node: Ranks = 2

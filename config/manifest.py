@@ -71,6 +71,7 @@ class Part(NamedTuple):
 
     def images(self, samples: int) -> tuple[int, int]:
         """[first, last) of `samples` images; parts differ by at most one image."""
+        # multiplied before divided: the end of a part is the first of the next
         first = samples * self.number // self.parts
         last = samples * (self.number + 1) // self.parts
         return first, last
@@ -187,6 +188,7 @@ def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
         raise UserError(
             f"{path}: part: a number below that of parts expected, found {packed}"
         )
+    # a whole set has every part
     if part is not None and packed not in (WHOLE, part):
         raise UserError(f"{path}: {part} expected (see data.shards), found {packed}")
     return manifest

@@ -33,6 +33,7 @@ logging/run_folder.py, a room above this one."""
 def list_presets() -> list[str]:
     """Names of the presets beside this module, `quick` first."""
     names = [path.stem for path in PRESETS.glob("*.yaml")]
+    # False sorts before True
     return sorted(names, key=lambda name: (name != "quick", name))
 
 
@@ -68,26 +69,26 @@ def find_system(name: str, folder: Path = Path()) -> Path:
     raise _no_file("a machine (`rn50 config list --systems`)", name, folder, near)
 
 
-def _no_file(meant: str, name: str, folder: Path, near: str | None) -> UserError:
+def _no_file(expected: str, name: str, folder: Path, near: str | None) -> UserError:
     """The error of a name that means nothing. `near`: the name that is most like it."""
     if file_beside(f"{name}.yaml", folder):
         near = f"{name}.yaml"
     hint = f'; did you mean "{near}"?' if near else ""
-    return UserError(f"a YAML file or {meant} expected, found {show(name)}{hint}")
+    return UserError(f"a YAML file or {expected} expected, found {show(name)}{hint}")
 
 
-def _most_like(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+def _most_like(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
     """The name that is most like a word; empty where none has `cutoff` in common with it."""
-    near = difflib.get_close_matches(word, list(names), n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return near[0] if near else ""
 
 
-def nearest_name(word: str, names: Iterable[str]) -> str:
+def nearest_name(name: str, names: Iterable[str]) -> str:
     """The end of an error for a word that is none of the `names`: the nearest of them; empty where
     none is near."""
-    if ":" in word:  # `optimizer:{base_lr: 0.1}` has the key `optimizer:{base_lr`
+    if ":" in name:  # `optimizer:{base_lr: 0.1}` has the key `optimizer:{base_lr`
         return "; a space is missing after the colon"
-    near = _most_like(word, names)
+    near = _most_like(name, names)
     return f"; did you mean {near}?" if near else ""
 
 
@@ -98,6 +99,7 @@ def nearest_path(path: Path) -> str:
         return ""
     with suppress(OSError):  # such as a name too long: a value that is no path
         wrong = path
+        # up to the first folder that is there; the root always is
         while not wrong.parent.is_dir():
             wrong = wrong.parent
         names = [path.name for path in wrong.parent.iterdir()]

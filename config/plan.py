@@ -131,10 +131,11 @@ class Plan:
             return round(duration.value / 100 * (total_steps or 0))
         if len(self.segments) == 1:
             return round(duration.value * self.steps_per_epoch)
-        whole = math.floor(duration.value)
-        start = self.epoch_end_step(whole)
-        steps = self.epoch_end_step(whole + 1) - start
-        return start + round((duration.value - whole) * steps)
+        # epochs have different lengths: the whole ones by the segments, a share of the next
+        full_epochs = math.floor(duration.value)
+        start = self.epoch_end_step(full_epochs)
+        steps = self.epoch_end_step(full_epochs + 1) - start
+        return start + round((duration.value - full_epochs) * steps)
 
 
 def momentum_for_batch(
@@ -144,6 +145,12 @@ def momentum_for_batch(
 
     "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1710.06451). Any other value
     is Sony's formula as printed (1811.05233 section 3.2), dashes read as products.
+
+    Args:
+        follow: the value of `batch.follow`.
+        batch: the global batch.
+        reference_batch: the global batch of `reference_momentum`.
+        reference_momentum: the momentum that the config gives.
     """
     growth = batch / reference_batch
     if follow == "momentum":
@@ -169,6 +176,7 @@ def build_plan(run: Run) -> Plan:
     total = plan.epoch_end_step(epochs)
     plan = replace(plan, epochs=epochs, total_steps=total)
     plan = _with_schedule(plan, run)
+    # epoch e is evaluated when (e - 1) mod period = offset, as the message below says
     period = run.eval.period
     offset = run.eval.offset
     evals = [epoch for epoch in range(1, epochs + 1) if (epoch - 1) % period == offset]
@@ -182,6 +190,7 @@ def build_plan(run: Run) -> Plan:
         plan,
         log_every_steps=max(1, plan.steps(run.log.every, total)),
         checkpoint_every_steps=max(1, plan.steps(run.checkpoint.every, total)),
+        # a step that never comes, where the limit is off
         min_accuracy_by_steps=total + 1 if by is None else plan.steps(by, total),
         eval_epochs=tuple(evals),
     )
@@ -236,6 +245,7 @@ def _with_schedule(plan: Plan, run: Run) -> Plan:
         if exact and duration.unit == "epochs":
             if mixes:
                 return start + duration.value * plan.train_samples
+            # padded epochs are counted from the start of the run
             duration = Duration(plan.epoch_at(first) + duration.value, "epochs")
             first = 0
         return plan.images_after(first + plan.steps(duration, total))

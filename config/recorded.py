@@ -44,8 +44,8 @@ def load_recorded(
     layers = read_layers(source, within=source.parent)
     leaves = merge([*layers, *parse_overrides(overrides)])
     problems = [
-        f"{problem}; if it is yours, add {shlex.quote(word)}"
-        for problem, word in _refused(leaves, source, keys)
+        f"{problem}; if it is yours, add {shlex.quote(override)}"
+        for problem, override in _refused(leaves, source, keys)
     ]
     if problems:
         raise UserError(*problems)
@@ -80,12 +80,13 @@ def words_to_repeat(
     `loaded`: what it was, as the folder may be elsewhere by now."""
     source = folder / "config.yaml"
     leaves: Leaves = {}
+    # replaced by what the folder says, if it can be read
     if loaded is not None:
         origin = Origin(short(source))
         leaves = {key: Leaf(value, origin) for key, value, _ in loaded.leaves()}
     with suppress(UserError):  # such as: there is no config
         leaves = merge(read_layers(source, within=folder))
-    return [word for _, word in _refused(leaves, source, keys)]
+    return [override for _, override in _refused(leaves, source, keys)]
 
 
 def _refused(
@@ -95,6 +96,7 @@ def _refused(
     Values of another type than the schema's are left to the schema."""
     name = short(source)
     for key, (value, origin) in leaves.items():
+        # what the command line gives is the user's; an empty value asks for nothing
         if origin.source != name or not key.startswith(keys) or not value:
             continue
         wrong = "of the machine, which a recorded config does not set"
@@ -112,18 +114,19 @@ def leads_out(path: str, folder: Path) -> bool:
     in the latter (of a container's image: datasets, results)?"""
     if "\0" in path:
         return False
-    there = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path))
     home = Path.cwd()
-    places = [folder, home]
+    allowed_folders = [folder, home]
     if home != folder.resolve():
-        places += [path for path in home.iterdir() if path.is_symlink()]
-    return not any(map(there.is_relative_to, map(os.path.realpath, places)))
+        allowed_folders += [path for path in home.iterdir() if path.is_symlink()]
+    return not any(map(target.is_relative_to, map(os.path.realpath, allowed_folders)))
 
 
 def _holds_run(results: str, folder: Path) -> bool:
     """Do these results hold the folder of a run or a job, as results/NAME/TIME, or in that as
     run_N? A scratch disk that holds a run may hold the next."""
     folder = folder.resolve()
+    # a job's run lies one folder deeper
     if re.fullmatch(r"run_\d+", folder.name):
         folder = folder.parent
     return os.path.realpath(results) == str(folder.parent.parent)

@@ -50,18 +50,18 @@ def all_keys() -> tuple[Key, ...]:
     return tuple(_keys_of(schema.Run, ""))
 
 
-def find_keys(word: str) -> list[Key]:
+def find_keys(query: str) -> list[Key]:
     """The keys that a word means: a section with its keys, or those with the word in their paths.
     Raises UserError: none."""
     keys = [(key.path.replace("[]", ""), key) for key in all_keys()]
-    within = [key for path, key in keys if is_within(path, word)]
-    named = within or [key for path, key in keys if word in path]
+    within = [key for path, key in keys if is_within(path, query)]
+    named = within or [key for path, key in keys if query in path]
     if named:
         return named
     with_values = (path for path, key in keys if key.values)
-    hint = nearest_name(word, with_values)
+    hint = nearest_name(query, with_values)
     raise UserError(
-        f"{show(word)}: a key of a config expected; `rn50 config explain` lists them{hint}"
+        f"{show(query)}: a key of a config expected; `rn50 config explain` lists them{hint}"
     )
 
 
@@ -102,11 +102,11 @@ def _row(key: Key) -> str:
 
 def replace_in_page(page: str) -> str:
     """A page with the reference between BEGIN and END. Raises UserError where they are missing."""
-    before, begin, rest = page.partition(BEGIN)
+    head, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"a page with the lines {BEGIN} and {END} expected, found none")
-    return f"{before}{BEGIN}\n\n{render_markdown()}\n{END}{after}"
+    return f"{head}{BEGIN}\n\n{render_markdown()}\n{END}{after}"
 
 
 def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
@@ -149,8 +149,8 @@ def _docstring(section: type[Section], field: str) -> str:
 
 @lru_cache(maxsize=1)
 def _docstrings() -> dict[tuple[str, str], str]:
-    """By section and field. From the source, and when asked for: pydantic would read it at each
-    import of the schema, which takes a rank 50 ms more."""
+    """The docstrings by section and field, from the source, and when asked for: pydantic would read
+    them at each import of the schema, which takes a rank 50 ms more."""
     docstrings = {}
     for module in (schema, machine):
         for section in ast.parse(inspect.getsource(module)).body:
@@ -190,10 +190,10 @@ def _values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
             return " or ".join(forms_text) + "; or null"
         return " or ".join([*forms_text, last])
     if origin is tuple:
-        each, *others = arguments
-        if others == [Ellipsis]:
-            return f"list of: {_values(each)}"
-        return f"list of {len(arguments)}: {_values(each)}"
+        item_type, *other_types = arguments
+        if other_types == [Ellipsis]:
+            return f"list of: {_values(item_type)}"
+        return f"list of {len(arguments)}: {_values(item_type)}"
     if issubclass(annotation, Section):
         return "section of keys"
     return ", ".join([_WORDS[annotation], *_bounds(metadata)])

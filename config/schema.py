@@ -56,7 +56,7 @@ from .values import (
 from .variants import VARIANTS, Rule
 
 PLACES = ("data.path", "system.results")
-"""Where files lie, relative to the working folder: changes no result."""
+"""The keys that say where files lie, relative to the working folder: they change no result."""
 
 
 class Synthetic(Section):
@@ -74,7 +74,7 @@ class Synthetic(Section):
     max_px: Pixels = 56
     """Largest height and width of an image."""
     seed: Seed = 0
-    """Of all that is random in the images."""
+    """Seed of all that is random in the images."""
 
     @model_validator(mode="after")
     def _check(self) -> Synthetic:
@@ -194,7 +194,7 @@ class Model(Section):
     norm: Literal["batch", "none"] = "batch"
     """Batch norm, or none."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Of layers and gradients; weights stay float32. float16: GPUs; bfloat16: CPUs."""
+    """Type of layers and gradients; weights stay float32. float16: GPUs; bfloat16: CPUs."""
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     """Order in memory in training; NHWC on GPUs alone, and all that a plan has. The function is
     the same."""
@@ -293,7 +293,7 @@ class Milestone(Section):
     after_epoch: Epoch
     """The last epoch with the factor before."""
     factor: NonNegative
-    """By which base_lr is multiplied from then on."""
+    """The number by which base_lr is multiplied from then on."""
 
 
 class Schedule(Section):
@@ -301,7 +301,7 @@ class Schedule(Section):
 
     shape: Shape = Field(default="poly", description=meanings(SHAPES))
     length: Length = Duration(37, "epochs")
-    """Of a run that does not reach its target."""
+    """Length of a run that does not reach its target."""
     warmup: Length = Duration(2, "epochs")
     """Linear rise from warmup_start_lr to base_lr."""
     warmup_start_lr: NonNegative = 0.0
@@ -311,7 +311,7 @@ class Schedule(Section):
     decay_from: Literal["warmup_end", "run_start", "first_step_after_warmup"] = (
         "warmup_end"
     )
-    """Where poly and cosine start to count; both begin after the warm-up. warmup_end: at its
+    """The step from which poly and cosine count; both begin after the warm-up. warmup_end: at its
     last step; first_step_after_warmup: at the next one, which still has base_lr; run_start: at
     the start of the run, so the warm-up ends with a drop below base_lr (Caffe's poly)."""
     power: Positive = benchmark.DECAY_POWER
@@ -319,7 +319,8 @@ class Schedule(Section):
     end_lr: NonNegative = benchmark.END_LR
     """Learning rate at the end of the shapes that fall to it."""
     milestones: tuple[Milestone, ...] = ()
-    """Of shape step, and of it alone; none: base_lr stays, as where the batch grows instead."""
+    """Factors of shape step, and of it alone; none: base_lr stays, as where the batch grows
+    instead."""
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
@@ -442,9 +443,9 @@ class Run(Section):
     ruleset: Ruleset = benchmark.RULESETS[-1]
     """MLPerf round whose rules hold."""
     seed: Seed | None = None
-    """Of all that is random; null: drawn for each run."""
+    """Seed of all that is random; null: drawn for each run."""
     deterministic: Bool = False
-    """On a GPU too, kernels that give the same bits in every run; they are slower."""
+    """Use kernels that give the same bits in every run on a GPU too; they are slower."""
     system: System = System()
     """The machine."""
     data: Data = Data()

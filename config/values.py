@@ -83,9 +83,9 @@ def _read_loss_scale(value: Any) -> float | str | None:
 
 
 def dynamic_start(loss_scale: object, batch: int) -> float | None:
-    """Where a dynamic loss scale starts; None for a constant one. By default at a power of two up
-    to 65536 / batch: 65536 is where MXNet's and NVIDIA's AMP start, for the mean of the losses, and
-    here gradients are sums over the global batch."""
+    """The first value of a dynamic loss scale; None for a constant one. By default a power of two
+    up to 65536 / batch: 65536 is where MXNet's and NVIDIA's AMP start, for the mean of the losses,
+    and here gradients are sums over the global batch."""
     match = re.fullmatch(r"dynamic(?:\((\d{1,9}(?:\.\d{1,9})?)\))?", str(loss_scale))
     if match is None:
         return None
@@ -96,6 +96,7 @@ def dynamic_start(loss_scale: object, batch: int) -> float | None:
 
 def _read_profiled(value: Any) -> str | None:
     steps = str(value)
+    # YAML reads `20` as a number and `101-120` as a text; `true` is neither
     is_text = type(value) in (int, str)
     if is_text and 0 < len(profiled_steps(steps)) <= MOST_PROFILED:
         return steps
@@ -121,10 +122,12 @@ def _check_range(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-def _text(form: str, pattern: str, most: int = 400) -> Form:
+def _text(form: str, pattern: str, most_characters: int = 400) -> Form:
     def read(value: Any) -> str | None:
-        if not isinstance(value, str) or len(value) > most:
+        """The value, where it is a text of this form."""
+        if not isinstance(value, str) or len(value) > most_characters:
             return None
+        # ASCII: else \w and \d are letters and digits of every alphabet
         if value.isprintable() and re.fullmatch(pattern, value, re.ASCII):
             return value
         return None
@@ -151,15 +154,17 @@ class Measure(Form):
         self.units = units
 
     def check(self, value: Any) -> float:
+        """The number. Raises ValueError, with what to write: no machine has such a one."""
         measured = float(super().check(value))
         if self.low <= measured <= self.high:
             return measured
-        raise ValueError(self.text + self._cure(measured))
+        raise ValueError(self.description + self._cure(measured))
 
     def _cure(self, measured: float) -> str:
         fitting = {}
         for name, factor in self.units.items():
             if self.low < measured * factor <= self.high:
+                # the nearest by ratio, not by difference
                 off = abs(math.log(measured * factor / self.usual))
                 fitting[off] = (
                     f" ({measured:g} looks like {name}: write {measured * factor:.6g})"
@@ -229,5 +234,6 @@ def section_of(annotation: Any) -> type[Section] | None:
     """The section that a field holds: one, or a list of them, or one for each name."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
+    # such as `tuple[Milestone, ...]`, `Synthetic | None`, `Annotated[dict[str, Reference], ...]`
     sections = map(section_of, get_args(annotation))
     return next(filter(None, sections), None)

@@ -60,11 +60,16 @@ def read_layers(
     machine: bool = False,
     within: Path | None = None,
 ) -> list[Layer]:
-    """The layers of a YAML file, the lowest first. `chain`: the files of which it is a base;
-    `machine`: it has the keys of `system`; `within`: the folder that a recorded file must lie in,
-    which has no bases.
+    """The layers of a YAML file, the lowest first.
 
-    Raises UserError: unreadable, not YAML, or a base that is not there.
+    Args:
+        path: the file.
+        chain: the files of which it is a base.
+        machine: whether it has the keys of `system`.
+        within: the folder that a recorded file must lie in, which has no bases; None: any.
+
+    Raises:
+        UserError: unreadable, not YAML, or a base that is not there.
     """
     entries = _read(path, within)
     chain = (*chain, path.resolve())
@@ -105,6 +110,7 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
     settings = []
     machine = []
+    # the machine's layer is the lower one, wherever it stands among the words
     for override in overrides:
         for entry in _override(override):
             if entry.names_machine:
@@ -164,7 +170,9 @@ class _Composer(Composer):
     numbers with too many digits to print."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuses a long value and an anchor, before the node is made."""
         event = self.loader.parser.peek_event()
+        # an alias is an event with the anchor that it means
         long = len(getattr(event, "value", None) or "") > _MOST_CHARACTERS
         if long or getattr(event, "anchor", None) is not None:
             problem = f"a value of at most {_MOST_CHARACTERS} characters, and no alias, expected"
@@ -200,6 +208,7 @@ def _parse(content: str | bytes) -> tuple[Any, Any]:
     yaml.Constructor = _Constructor
     try:
         if isinstance(content, bytes):
+            # without the byte-order mark that editors of Windows put in front
             content = content.decode("utf-8-sig")
         node = yaml.compose(content)
         if node is None:
@@ -256,6 +265,7 @@ def _entries(
     node: MappingNode, section: dict[Any, Any], prefix: str = ""
 ) -> Iterator[_Entry]:
     """What a mapping and the mappings in it set, in the order in which it is written."""
+    # the same keys twice: the nodes have lines, the plain tree has values
     pairs = zip(section.items(), node.value, strict=True)
     for (key, value), (key_node, value_node) in pairs:
         name = f"{prefix}{key}"

@@ -129,6 +129,7 @@ def verify(
             do not decode, with the names of their photos.
     """
     manifest = load_manifest(folder, WHOLE)
+    # before the bytes are read: the sizes of a set that was cut short say so at once
     check_sizes(folder, manifest)
     if full:
         _check_bytes(folder, manifest, track("checking bytes, in MB"))
@@ -208,6 +209,7 @@ def _check_bytes(folder: Path, manifest: Manifest, progress: Progress) -> None:
     done = 0
 
     def advance(count: int) -> None:
+        """Count bytes that were read."""
         nonlocal done
         done += count
         progress(done // MB, total // MB)

@@ -359,6 +359,7 @@ def _hold_out(
         raise UserError(f"--hold-out: {images} without a val expected, found one")
 
     def digest(source: SourceImage) -> bytes:
+        """The place of an image in the order in which images are held out."""
         key = f"{seed}/{source.name}"
         name = key.encode(errors="surrogateescape")
         return hashlib.sha256(name).digest()
@@ -419,6 +420,7 @@ def _in_tar(path: Path, start: int) -> Iterator[StoredFile]:
             file.seek(start)
             first = file.read(2)
             file.seek(start)
+            # "r:": what is compressed is refused, as no place in it could be read again
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay

@@ -41,7 +41,7 @@ def pack_images(
     skip_bad: int = 0,
     hold_out: float | None = None,
     recursive: bool = False,
-    drawn: Synthetic | None = None,
+    synthetic: Synthetic | None = None,
     progress: Progress = silent,
 ) -> Manifest:
     """Pack `images` into `out`, which appears only when complete.
@@ -58,7 +58,7 @@ def pack_images(
         skip_bad: so many files that are no image are left out and named in the manifest.
         hold_out: without a val: the share of every class of train that is taken for it.
         recursive: images in folders below that of a class are of the class.
-        drawn: what the images were drawn with, for the manifest.
+        synthetic: what the images were drawn with, for the manifest.
         progress: called with (images done, images in all) after each part.
 
     Raises:
@@ -76,6 +76,7 @@ def pack_images(
     done = 0
 
     def advance(count: int) -> None:
+        """Count images that are packed."""
         nonlocal done
         done += count
         progress(done, total)
@@ -95,7 +96,9 @@ def pack_images(
             )
             packed[split] = pack_split(job, advance)
         splits = {split: of_split.split for split, of_split in packed.items()}
-        odd_files = [file for of_split in packed.values() for file in of_split.odd]
+        odd_files = [
+            file for of_split in packed.values() for file in of_split.odd_files
+        ]
         _refuse_bad(odd_files, skip_bad, total)
         _check_classes(splits, classes, images)
         _print_copies(images, packed["train"], packed["val"])
@@ -105,9 +108,10 @@ def pack_images(
             shuffle_seed=shuffle_seed,
             splits=splits,
             odd_files=odd_files,
-            drawn=drawn,
+            drawn=synthetic,
         )
         (folder / FILE_NAME).write_text(manifest.to_json())
+        # parts, and the key by which an unfinished packing is known
         for path in folder.iterdir():
             if path.name not in (FILE_NAME, *manifest.files):
                 path.unlink()
@@ -160,7 +164,7 @@ def _print_copies(images: Path, train: PackedSplit, val: PackedSplit) -> None:
     labels = np.concatenate([train.labels, val.labels])
     names = train.names + [f"val/{name}" for name in val.names]
     _, firsts, copied = np.unique(digests, return_index=True, return_inverse=True)
-    firsts = firsts[copied]
+    firsts = firsts[copied]  # of each photo the first that has its bytes
     is_val = np.arange(len(digests)) >= len(train.digests)
     in_train = is_val & ~is_val[firsts]
     in_two = labels != labels[firsts]

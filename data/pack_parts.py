@@ -39,7 +39,7 @@ class PackedPart(NamedTuple):
 
     bytes: int  # in the record file
     crc32: int
-    odd: list[dict[str, str]]
+    odd_files: list[dict[str, str]]
     rows: list[list[int]]  # of the sample table; offsets from the part's own start
     names: list[str]  # of the photos
     digests: list[int]  # of the photos: the same for the same bytes
@@ -49,7 +49,7 @@ class PackedSplit(NamedTuple):
     """What was packed of a split; the arrays and names have one entry a record."""
 
     split: Split
-    odd: list[OddFile]
+    odd_files: list[OddFile]
     names: list[str]
     labels: NDArray[np.uint32]
     digests: NDArray[np.uint64]
@@ -94,11 +94,12 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
     end = 0
     tables = list[Table]()
     chunks = list[tuple[int, int]]()
-    odd = list[OddFile]()
+    odd_files = list[OddFile]()
     names = list[str]()
     digests = list[int]()
 
     def add(part: PackedPart, content: bytes) -> None:
+        """Take a part behind those before it."""
         nonlocal end
         sha.update(content)
         rows = [tuple(row) for row in part.rows]
@@ -108,7 +109,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
         advance(len(job.sources_of(len(tables))))
         tables.append(table)
         chunks.append((end, part.crc32))
-        odd.extend(OddFile(**file) for file in part.odd)
+        odd_files.extend(OddFile(**file) for file in part.odd_files)
         names.extend(part.names)
         digests.extend(part.digests)
 
@@ -116,6 +117,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
         records.seek(0)
         for part, content in _complete_parts(job, records):
             add(part, content)
+        # what a part that was not complete has left
         records.seek(records.truncate(end))
         with closing(_encoded_parts(job, len(tables))) as encoded_parts:
             for part in encoded_parts:
@@ -124,7 +126,7 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
                 content = encoded.read_bytes()
                 encoded.unlink()
                 records.write(content)
-                records.flush()
+                records.flush()  # before the file that says so
                 write_file(path, json.dumps(part))
                 add(part, content)
     table = np.concatenate(tables)
@@ -137,7 +139,9 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> PackedSplit:
         files=files,
         chunks=chunks,
     )
-    return PackedSplit(split, odd, names, table["label"], np.array(digests, np.uint64))
+    return PackedSplit(
+        split, odd_files, names, table["label"], np.array(digests, np.uint64)
+    )
 
 
 def _write_tables(job: PackJob, table: Table, names: Sequence[str]) -> dict[str, File]:
@@ -183,6 +187,7 @@ def _encoded_parts(job: PackJob, first: int) -> Generator[PackedPart, None, None
     with worker_pool(processes, partial(_take, job)) as pool:
         for number in range(first, job.parts):
             ahead.append(pool.submit(_encode_part, number))
+            # so that each worker has its next part at hand
             if len(ahead) > 2 * processes:
                 yield ahead.popleft().result()
         while ahead:
@@ -202,7 +207,7 @@ def _encode_part(number: int) -> PackedPart:
     of later parts do not wait for it.
     """
     rows = list[list[int]]()
-    odd = list[dict[str, str]]()
+    odd_files = list[dict[str, str]]()
     names = list[str]()
     digests = list[int]()
     records = list[bytes]()
@@ -213,7 +218,7 @@ def _encode_part(number: int) -> PackedPart:
             image, height, width = read_image(source.read())
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", error)
-            odd.append(
+            odd_files.append(
                 {
                     "split": _job.split,
                     "path": str(source),
@@ -231,4 +236,6 @@ def _encode_part(number: int) -> PackedPart:
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return PackedPart(len(content), zlib.crc32(content), odd, rows, names, digests)
+    return PackedPart(
+        len(content), zlib.crc32(content), odd_files, rows, names, digests
+    )

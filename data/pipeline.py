@@ -114,14 +114,14 @@ class RecordFile:
 
 
 class Source:
-    """A DALI pipeline fed by batch number; `next()` gives one batch after the other.
+    """A DALI pipeline; `next()` gives one batch after the other.
 
     Args:
         data: the section of the config.
         device_id: the GPU that decodes; None: CPUs do.
         graph: DALI graph from the fed inputs to (images, labels).
-        feed: the records and inputs of batch 0, 1, 2, ...; called `prefetch` batches ahead.
-        inputs: how many inputs `feed` returns.
+        batches: the records and inputs of one batch after the other, taken `prefetch` ahead.
+        inputs: how many inputs a batch has.
         records: which the images are of, to name one in an error.
         batch_per_rank: the largest batch.
     """
@@ -129,7 +129,7 @@ class Source:
     def __init__(
         self,
         graph: Graph,
-        feed: Callable[[int], Fed],
+        batches: Iterator[Fed],
         *,
         inputs: int,
         records: RecordFile,
@@ -139,12 +139,12 @@ class Source:
     ) -> None:
         self._records = records
         self.device_id = device_id
-        steps = itertools.count()
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
         self._alive: deque[Fed] = deque(maxlen=data.prefetch + 3)
 
         def next_inputs() -> Inputs:
-            fed = feed(next(steps))
+            """The inputs of the next batch; they are kept while DALI may read them."""
+            fed = next(batches)
             self._alive.append(fed)
             return fed[1]
 
@@ -199,10 +199,7 @@ def build_train_source(
     """The training stream of one rank from `first_step` on: random windows (or centre crops),
     flips, the operations of `data.augmentation`, endless.
 
-    A batch has the size of its step; steps in which the rank has no share are left out. `seeds`
-    holds the streams `shuffle`, `augment`, `flip` and `operations`. `graph` stands in for decoding,
-    resizing, augmenting and normalising where a part of it is to be measured. `layout` is that of
-    the images.
+    A batch has the size of its step; steps in which the rank has no share are left out.
 
     Args:
         data: the section of the config.
@@ -220,18 +217,20 @@ def build_train_source(
     plain_from = data.no_augment_from_epoch or math.inf
     order = sampling.TrainOrder(plan, seeds["shuffle"], plain_from)
     ranges = {} if graph else data.augmentation.ranges
-    feed = _TrainFeed(
-        data=data,
-        records=RecordFile(folder, "train"),
-        order=order,
+    records = RecordFile(folder, "train")
+    batches = _train_batches(
+        data,
+        records,
+        order,
         plain_from=plain_from,
-        steps=order.active_steps(rank, first_step),
         rank=rank,
+        first_step=first_step,
         seeds=seeds,
         ranges=ranges,
     )
 
     def whole(*inputs: Any) -> Images:
+        """Decoded, resized or augmented, and normalised images, with their labels."""
         jpegs, labels, anchors, shapes, mirror, *operations = inputs
         images = fn.decoders.image_slice(
             jpegs, anchors, shapes, axis_names="HW", **decoder_options(data, device_id)
@@ -246,37 +245,32 @@ def build_train_source(
 
     return Source(
         graph or whole,
-        feed.batch,
-        inputs=8 if ranges else 5,
-        records=feed.records,
+        batches,
+        inputs=8 if ranges else 5,  # of `_train_batches`
+        records=records,
         batch_per_rank=max(segment.per_rank for segment in plan.segments),
         data=data,
         device_id=device_id,
     )
 
 
-class _TrainFeed(NamedTuple):
-    """What DALI is fed with, batch after batch."""
-
-    data: Data
-    records: RecordFile
-    order: sampling.TrainOrder
-    plain_from: float
-    """The epoch from which on nothing is augmented."""
-    steps: Iterator[int]
-    """The steps in which the rank has a share."""
-    rank: int
-    seeds: Mapping[str, int]
-    ranges: Mapping[str, tuple[float, float]]
-    """The ranges of the operations of `data.augmentation` that are on."""
-
-    def batch(self, _: int) -> Fed:
-        """Records, and (images, labels, anchors, shapes, mirror, operations)."""
-        data = self.data
-        seeds = self.seeds
-        step = next(self.steps)
-        numbers, positions, epochs = self.order.batch(step, self.rank)
-        rows = self.records.table[numbers]
+def _train_batches(
+    data: Data,
+    records: RecordFile,
+    order: sampling.TrainOrder,
+    *,
+    plain_from: float,
+    rank: int,
+    first_step: int,
+    seeds: Mapping[str, int],
+    ranges: Mapping[str, sampling.Bounds],
+) -> Iterator[Fed]:
+    """Records, and (images, labels, anchors, shapes, mirror, operations), of each step in which the
+    rank has a share. Nothing is augmented from the epoch `plain_from` on. `ranges`: of those
+    operations of `data.augmentation` that are on."""
+    for step in order.active_steps(rank, first_step):
+        numbers, positions, epochs = order.batch(step, rank)
+        rows = records.table[numbers]
         heights = rows["height"].astype(np.float32)
         widths = rows["width"].astype(np.float32)
         anchors, shapes = sampling.crop_windows(
@@ -287,7 +281,7 @@ class _TrainFeed(NamedTuple):
             area=data.area,
             aspect=data.aspect,
         )
-        plain = epochs >= self.plain_from
+        plain = epochs >= plain_from
         centred = plain | (not data.augment)
         if centred.any():
             fraction = data.crop_px / data.eval_resize_px
@@ -297,13 +291,12 @@ class _TrainFeed(NamedTuple):
         mirror = sampling.flips(positions, seeds["flip"])
         mirror *= data.flip & ~plain
         labels = rows["label"].astype(np.float32)
-        fed = self.records.images(numbers), labels, anchors, shapes, mirror
-        if not self.ranges:
-            return numbers, fed
-        operations = sampling.operations(
-            positions, seeds["operations"], self.ranges, centred, data.crop_px
-        )
-        return numbers, (*fed, *operations)
+        inputs: Inputs = (records.images(numbers), labels, anchors, shapes, mirror)
+        if ranges:
+            inputs += sampling.operations(
+                positions, seeds["operations"], ranges, centred, data.crop_px
+            )
+        yield numbers, inputs
 
 
 def build_eval_source(
@@ -324,27 +317,30 @@ def build_eval_source(
         device_id: the GPU that decodes; None: CPUs do.
     """
     records = RecordFile(Path(data.path), "val")
-    batches = sampling.eval_batches(data.eval_samples, ranks, batch_per_rank)
+    count = sampling.eval_batches(data.eval_samples, ranks, batch_per_rank)
 
-    def feed(step: int) -> Fed:
-        numbers, counts = sampling.eval_batch(
-            data.eval_samples,
-            step % batches,
-            rank=rank,
-            ranks=ranks,
-            batch_per_rank=batch_per_rank,
-        )
-        rows = records.table[numbers]
-        labels = rows["label"].astype(np.float32)
-        labels[~counts] = NOT_COUNTED
-        windows = sampling.eval_windows(
-            rows["height"].astype(np.float32),
-            rows["width"].astype(np.float32),
-            data.eval_resize_px,
-        )
-        return numbers, (records.images(numbers), labels, *windows)
+    def batches() -> Iterator[Fed]:
+        """The records and inputs of one batch after the other, over and over."""
+        for batch in itertools.cycle(range(count)):
+            numbers, counts = sampling.eval_batch(
+                data.eval_samples,
+                batch,
+                rank=rank,
+                ranks=ranks,
+                batch_per_rank=batch_per_rank,
+            )
+            rows = records.table[numbers]
+            labels = rows["label"].astype(np.float32)
+            labels[~counts] = NOT_COUNTED
+            windows = sampling.eval_windows(
+                rows["height"].astype(np.float32),
+                rows["width"].astype(np.float32),
+                data.eval_resize_px,
+            )
+            yield numbers, (records.images(numbers), labels, *windows)
 
     def graph(jpegs: Any, labels: Any, starts: Any, ends: Any) -> Images:
+        """Decoded, resized and normalised images, with their labels."""
         images = fn.decoders.image(jpegs, **decoder_options(data, device_id))
         images = fn.resize(
             images,
@@ -358,7 +354,7 @@ def build_eval_source(
 
     return Source(
         graph,
-        feed,
+        batches(),
         inputs=4,
         records=records,
         batch_per_rank=batch_per_rank,
@@ -376,6 +372,7 @@ def _augment(images: Any, operations: Sequence[Any], tile: Any, crop_px: int) ->
         colours = colours.gpu()
     floats = types.DALIDataType.FLOAT
     shape = images.shape(dtype=floats, device=images.device)
+    # DALI has (height, width), the matrices (x, y)
     sides = fn.stack(shape[1], shape[0])
     matrices = matrices * fn.reshape(sides, shape=[2, 1])
     images = fn.warp_affine(images, matrices, size=(crop_px, crop_px), dtype=floats)

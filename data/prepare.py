@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import Counts, Manifest, explain_missing, has_manifest
 from ..config.schema import Data, Synthetic
-from ..host.atomic import follow_links, is_free
+from ..host.atomic import follow_links, is_free, partial_beside
 from ..host.errors import UserError, failing_as
 from ..host.lock import hold
 from ..host.progress import Tracker
@@ -61,18 +60,14 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
     """Draw the set unless another process does so; then wait until it is there."""
     target = follow_links(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.with_name(f".{target.name}.images")
-    images = scratch / "images"
-    packed = scratch / "set"
     lock = target.with_name(f".{target.name}.lock")
     with hold(lock, target, wait_s=math.inf):
         if not is_free(target):
             return
-        shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed
-        try:
+        with partial_beside(target, is_folder=True) as scratch:
+            images = scratch / "images"
+            packed = scratch / "set"
             make_images(images, settings, track("drawing images"))
             progress = track("packing records")
-            pack_images(images, packed, drawn=settings, progress=progress)
+            pack_images(images, packed, synthetic=settings, progress=progress)
             packed.replace(target)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)

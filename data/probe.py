@@ -1,4 +1,4 @@
-"""Before the clock starts: the data set's page caches dropped, and proof that it is not read."""
+"""The data set before the clock starts: its page caches are dropped, and nobody may read it."""
 
 from __future__ import annotations
 

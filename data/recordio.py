@@ -84,13 +84,14 @@ def _read_payload(file: BinaryIO) -> bytearray:
         magic, flag_and_length = _WORDS.unpack(part_header)
         if magic != MAGIC:
             raise ValueError(f"magic {MAGIC:#x} expected, found {magic:#x}")
+        # three bits of flag above 29 of length
         flag = flag_and_length >> _LENGTH_BITS
         length = flag_and_length & _MAX_LENGTH
         part = file.read(length)
         if len(part) < length:
             raise ValueError(f"{length} bytes expected, found {len(part)} (truncated)")
         payload += part
-        file.seek(-length % 4, 1)
+        file.seek(-length % 4, 1)  # over the padding
         if flag in (_WHOLE, _LAST):
             return payload
         payload += _MAGIC_BYTES

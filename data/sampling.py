@@ -132,6 +132,7 @@ class TrainOrder:
         segment = plan.segment_of_step(step)
         first = plan.images_after(step - 1) + rank * segment.per_rank
         positions = np.arange(first, first + segment.per_rank)
+        # the whole set, or with `data.shards` that of the rank's node
         part = plan.part_of(rank)
         lowest, beyond = part.images(plan.train_samples)
         if plan.last_batch == "mix":
@@ -216,6 +217,7 @@ def crop_windows(
         aspect: smallest and largest ratio of width to height.
     """
     sides = np.stack([heights, widths], axis=1)
+    # all attempts at once, whichever fits: 40 columns of each image
     u = uniforms(positions, seed, _ATTEMPTS * _ATTEMPT_COLUMNS)
     u = u.reshape(-1, _ATTEMPTS, _ATTEMPT_COLUMNS)
     pixels = sides.prod(axis=1, keepdims=True)
@@ -234,7 +236,7 @@ def crop_windows(
     # A little over a pixel at least, in images of a few pixels: an empty window does not decode.
     smallest = np.minimum(1, 1.01 / sides)
     shapes = np.clip(shapes, smallest, 1)
-    u[centred] = 0.5
+    u[centred] = 0.5  # where no attempt fits the window lies in the middle
     anchors = (1 - shapes) * u[rows, first, _ANCHOR]
     return (anchors.astype(np.float32), shapes.astype(np.float32))
 
@@ -265,7 +267,7 @@ def centre_windows(
 def eval_windows(
     heights: Floats, widths: Floats, resize_px: int
 ) -> tuple[Floats, Floats]:
-    """Where the part of an image begins and ends, in (y, x) pixels, that evaluation resizes and
+    """The begin and the end, in (y, x) pixels, of the part of an image that evaluation resizes and
     then crops: all of it, or of an image more than _ELONGATED times as long as wide its middle,
     since 1 x 10,000 pixels would become 256 x 2,560,000 (2 GB). A pixel of the crop has the same
     place in both: so many pixels are left that their number is odd or even as that of all was."""
@@ -331,15 +333,17 @@ def operations(
     room = 1 + 2 * padding - view
     centre = u[:, _CENTRE] * room
     centre = centre + view / 2 - padding
+    # the output's first pixel: half of its diagonal before the centre, turned and stretched
     corner = centre - linear.sum(axis=2) / 2
     matrices = np.dstack([linear / crop_px, corner])
     gain = draw("contrast")
     brightness = 255 * draw("brightness")
+    # contrast is about the middle of the levels
     summand = (brightness - 127.5) * gain + 127.5
     noise = draw("noise")
     noise = 255 * noise.repeat(3, axis=1)
     colours = np.stack([gain, summand, noise], axis=1)
-    start_count = 3 * crop_px**2 + 1
+    start_count = 3 * crop_px**2 + 1  # in a tile twice as long as an image
     starts = u[:, _NOISE_START] * start_count
     return (
         matrices.astype(np.float32),
@@ -371,4 +375,4 @@ def uniforms(positions: Indices, seed: int, count: int) -> Doubles:
     z ^= z >> 27
     z *= 0x94D049BB133111EB
     z ^= z >> 31
-    return (z >> 11) * 2.0**-53
+    return (z >> 11) * 2.0**-53  # the 53 bits of a double's fraction

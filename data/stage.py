@@ -151,7 +151,7 @@ def _copy(
         split, _, suffix = name.partition(".")
         if suffix == "rec":
             yield from _copy_chunks(original, copy, chunks[split])
-            os.truncate(copy, file.bytes)
+            os.truncate(copy, file.bytes)  # a hole behind the last chunk
         else:
             copy_file(original, copy)
             check_digest(copy, file)

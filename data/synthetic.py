@@ -218,7 +218,7 @@ def make_images(out: Path, settings: Synthetic, progress: Progress = silent) -> 
                     path.write_bytes(draw_jpeg(settings, split, number))
                 done += 1
                 progress(done, total)
-        (folder / "key").unlink()
+        (folder / "key").unlink()  # the workspace's: the set has images alone
         folder.replace(target)
 
 

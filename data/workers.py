@@ -43,5 +43,6 @@ def end_with(parent: int, ended_by: signal.Signals) -> None:
     """This process gets the signal when the one that started it ends, however that does; also when
     it executes another program."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ended_by)
+    # it ended before the call, and another process is the parent now
     if os.getppid() != parent:
         os._exit(1)

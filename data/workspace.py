@@ -1,4 +1,4 @@
-"""Where a set is made piece by piece, so that the same command continues after a stop."""
+"""The folder in which a set is made piece by piece: the same command continues after a stop."""
 
 from __future__ import annotations
 

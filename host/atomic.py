@@ -67,7 +67,8 @@ def is_free(folder: Path) -> bool:
 
 
 def follow_links(path: Path) -> Path:
-    """Where a file or folder of this name is or would be made; a rename onto a link replaces it."""
+    """The path at which a file or folder of this name is or would be made: a rename onto a link
+    replaces the link."""
     return Path(os.path.realpath(path))
 
 
@@ -88,9 +89,11 @@ def partial_beside(target: Path, *, is_folder: bool = False) -> Iterator[Path]:
     otherwise it is removed at the end. What dead writers of this name have left is removed first.
     Raises OSError; one of the new file names `target`, because the new file is gone by then."""
     token = _machine() + secrets.token_hex(4)
+    # a name has at most 255 bytes, and a character up to four
     partial = target.with_name(f".{target.name[:40]}.partial-{token}")
     try:
         descriptor = None
+        # again where another writer took it for a dead one's before it was locked
         while descriptor is None:
             if is_folder:
                 partial.mkdir(parents=True)
@@ -123,6 +126,7 @@ def _lock_new(partial: Path) -> int | None:
         descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_SH)
+        # who removes a dead file holds its lock: it is there now, so it stays
         if partial.exists():
             return descriptor
         os.close(descriptor)
@@ -157,6 +161,7 @@ def _remove_if_dead(path: Path, token: str, new: Path | None) -> None:
 def _is_dead(path: Path, descriptor: int, token: str, new: Path | None) -> bool:
     if token.startswith(_machine()):
         try:
+            # a writer of this kernel that is alive holds a shared lock
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
@@ -165,7 +170,8 @@ def _is_dead(path: Path, descriptor: int, token: str, new: Path | None) -> bool:
             pass
     if new is None:
         return False
-    changed_s = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    # a folder's own time does not change when a file in it is written to
+    changed_s = max(entry.lstat().st_mtime for entry in (path, *path.rglob("*")))
     stale_s = _FOLDER_STALE_S if path.is_dir() else _FILE_STALE_S
     return new.stat().st_mtime - changed_s > stale_s
 
@@ -203,6 +209,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     crashes, and keeps its mode if the file system has modes; a device or a FIFO is opened as it is.
     Raises OSError: it cannot be written."""
     data = encoded(content)
+    # a device must not become a regular file by a rename
     if path.exists() and not _is_replaced(path):
         with path.open("ab") as file:  # /dev/stdout may be a file that `>>` appends to
             file.write(data)
@@ -210,11 +217,13 @@ def write_file(path: Path, content: str | bytes) -> None:
     target = follow_links(path)
     with partial_beside(target) as partial:
         partial.write_bytes(data)
+        # before the rename: else a crash may leave the new name on an empty file
         sync(partial)
         if target.exists():
             with suppress(OSError):
                 shutil.copymode(target, partial)
         partial.replace(target)
+        # the rename itself is in the folder's list
         sync(target.parent)
 
 
@@ -245,6 +254,7 @@ def write_output(path: Path, content: str | bytes) -> None:
             write_file(path, content)
         return
     with failing_as("standard output: cannot write"):
+        # what was printed before comes first; a copy, as the block closes its descriptor
         sys.stdout.flush()
         with os.fdopen(os.dup(1), "wb") as file:
             file.write(encoded(content))

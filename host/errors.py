@@ -20,10 +20,10 @@ class Problem(NamedTuple):
     """A problem of a value in a config. `origin`: a file and line, or COMMAND_LINE."""
 
     origin: str
-    text: str
+    sentence: str
 
     def __str__(self) -> str:
-        return f"{self.origin}: {self.text}"
+        return f"{self.origin}: {self.sentence}"
 
 
 class UserError(Exception):
@@ -69,10 +69,11 @@ def reason_of(error: OSError) -> str:
 def show(value: object) -> str:
     """A value in a message: on one line, and short. Of a long one the middle is left out: a path's
     last part says most."""
-    shown = repr(value)
+    printed = repr(value)
     if value is None or isinstance(value, bool):
-        shown = json.dumps(value)
-    if len(shown) <= _SHOWN_CHARACTERS:
-        return shown
+        printed = json.dumps(value)
+    if len(printed) <= _SHOWN_CHARACTERS:
+        return printed
+    # without the three dots between
     half = (_SHOWN_CHARACTERS - 3) // 2
-    return f"{shown[:half]}...{shown[-half:]}"
+    return f"{printed[:half]}...{printed[-half:]}"

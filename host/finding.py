@@ -75,6 +75,7 @@ def shown(value: Any) -> str:
 def plain(value: float) -> str:
     """A number as a person writes it: 38, not 38.0."""
     is_whole = math.isfinite(value) and value == int(value)
+    # beyond 2^53, about 9e15, a float has no single whole number
     if is_whole and abs(value) < 1e15:
         return str(int(value))
     return str(value)
@@ -86,7 +87,7 @@ def number(value: Any) -> float | None:
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:
+    except OverflowError:  # an integer beyond every float
         return None
 
 

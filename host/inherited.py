@@ -109,10 +109,11 @@ TABLE = (
 def taken_away(
     environment: Mapping[str, str], started: str, nodes: int
 ) -> dict[str, str]:
-    """By name, whose the variables are that do not reach what is `started` on `nodes`, by name."""
+    """The variables that do not reach what is `started` on `nodes`, and whose each is."""
     owners = {}
     for name, value in environment.items():
         is_setting = name.startswith(ENGINE_PREFIXES)
+        # an empty CUDA_VISIBLE_DEVICES says something: no GPU
         if is_setting and not value and name != "CUDA_VISIBLE_DEVICES":
             owners[name] = "empty"
         for row in TABLE:
@@ -136,6 +137,7 @@ def inherited(
     """
     gone = taken_away(environment, started, nodes)
     passed_on = {name: value for name, value in environment.items() if name not in gone}
+    # srun's --overlap: it would wait for cores that this very step has
     if environment.get("SLURM_STEP_ID"):
         passed_on["SLURM_OVERLAP"] = "1"
     if started == QUESTION:

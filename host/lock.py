@@ -86,6 +86,7 @@ def hold(
         yield
     finally:
         over.set()
+        # a file that another process took over meanwhile is not ours to remove
         if other_holder(path) is None:
             with suppress(OSError):
                 path.unlink()
@@ -100,6 +101,7 @@ def _acquire(path: Path, guarded: Path, wait_s: float) -> None:
         sight = _look(path)
         still_s = now_s - moved_s
         if sight != seen:
+            # it moved between two looks, so its holder is alive; the first look tells nothing
             if sight and seen and now_s > begun_s + wait_s:
                 raise FolderInUse(guarded, sight.holder)
             seen = sight
@@ -125,6 +127,7 @@ def _create(path: Path) -> bool:
     origin = f"`{command[:200]}`, since {since}"
     holder = f"process {os.getpid()} on {platform.node()} ({origin})"
     try:
+        # "x" is O_EXCL: of several that make it at once, one succeeds, on NFS too
         with path.open("xb") as file:
             file.write(encoded(f"{_TOKEN}\n{holder}"))
     except FileExistsError:

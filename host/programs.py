@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 PIPE = -1
 NOWHERE = -3
-"""As of subprocess, which is loaded where a program is started: 10 ms."""
+"""The values of subprocess, which is loaded where a program is started: 10 ms."""
 ANSWER_S = 20.0
 """For a program that only has to say something."""
 _TELL_AFTER_S = 5.0
 _POLL_S = 0.05
 _END_S = 2.0
-"""Between asking a program to end and killing it."""
+"""The time between asking a program to end and killing it."""
 _MOST_BYTES = 16 << 20
-"""Of a stream of a program's words; what comes after is read and forgotten."""
+"""The most that is kept of a program's output; what comes after is read and forgotten."""
 _SHOWN_CHARACTERS = 500
 
 
@@ -69,12 +69,12 @@ class Answer(NamedTuple):
     def said(self, line: str = "", folder: Path | None = None) -> str:
         """One `line` of its words, or all on one. Where that is not everything, the file that has
         it is named behind: in `folder`, or among the temporary ones."""
-        whole = "\n".join(filter(None, (self.out.strip(), self.err.strip())))
-        shown = _on_one_line(line or self.err.strip() or self.out)[:_SHOWN_CHARACTERS]
+        output = "\n".join(filter(None, (self.out.strip(), self.err.strip())))
+        excerpt = _on_one_line(line or self.err.strip() or self.out)[:_SHOWN_CHARACTERS]
         with suppress(OSError):
-            if _on_one_line(whole) != shown:
-                shown += f" (all of it: {_keep(self.program, whole, folder)})"
-        return shown or "nothing"
+            if _on_one_line(output) != excerpt:
+                excerpt += f" (all of it: {_keep(self.program, output, folder)})"
+        return excerpt or "nothing"
 
 
 def _on_one_line(output: str) -> str:
@@ -110,8 +110,14 @@ def ask(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Answer:
-    """What `command` prints, run in `folder`. `environment`: of `inherited`; default: what a
-    question gets. Raises NoAnswer."""
+    """What `command` prints. Raises NoAnswer.
+
+    Args:
+        command: the program and its words.
+        limit_s: the longest time to its end.
+        environment: what `inherited` gives; None: what a question gets.
+        folder: its working folder; None: ours.
+    """
     if environment is None:
         environment = inherited(os.environ, QUESTION)
     child = start(command, environment, folder, PIPE, PIPE)
@@ -122,6 +128,7 @@ def ask(
     try:
         _wait(child, _name(command), limit_s, printed)
     except NoAnswer as error:
+        # what it said until then may be the reason
         error.printed = b"".join(printed.values()).decode(errors="replace")
         raise
     out, err = (data.decode(errors="replace") for data in printed.values())
@@ -148,7 +155,15 @@ def start(
     output: int | IO[bytes] | None = None,
     errors: int | IO[bytes] | None = None,
 ) -> Popen[str]:
-    """The process of `command`, whose end is the caller's to wait for. Raises NotStarted."""
+    """The process of `command`, whose end is the caller's to wait for. Raises NotStarted.
+
+    Args:
+        command: the program and its words.
+        environment: what `inherited` gives.
+        folder: its working folder; None: ours.
+        output: where its standard output goes; None: where ours does.
+        errors: where its errors go; None: where ours do.
+    """
     import subprocess
 
     try:
@@ -165,6 +180,7 @@ def start(
         )
     except OSError as error:
         why = str(error.strerror)
+        # a bare name, which the system looks for
         if Path(command[0]).name == command[0]:
             why = "not on the PATH"
         raise NotStarted(f"{command[0]}: {why}") from None
@@ -183,7 +199,7 @@ def _wait(
     import selectors
 
     begun_s = time.monotonic()
-    told = threading.current_thread() is not threading.main_thread()
+    is_announced = threading.current_thread() is not threading.main_thread()
     try:
         with selectors.DefaultSelector() as streams:
             for stream in printed:
@@ -192,8 +208,8 @@ def _wait(
                 waited_s = time.monotonic() - begun_s
                 if waited_s > limit_s:
                     raise NoAnswer(f"{program}: no answer in {limit_s:g} s")
-                if waited_s > _TELL_AFTER_S and not told:
-                    told = True
+                if waited_s > _TELL_AFTER_S and not is_announced:
+                    is_announced = True
                     with suppress(OSError):  # such as a closed terminal
                         line = f"rn50: waiting for {program}, up to {limit_s:g} s"
                         say(line, to=sys.stderr)
@@ -210,9 +226,11 @@ def _read(
     from subprocess import TimeoutExpired
 
     if not streams.get_map():
+        # both streams are closed, and the process goes on
         with suppress(TimeoutExpired):
             child.wait(_POLL_S)
         return False
+    # of a process that has ended only what its pipes still hold
     ready = streams.select(_POLL_S if child.poll() is None else 0)
     for key, _ in ready:
         data = os.read(key.fd, 1 << 16)
@@ -230,5 +248,6 @@ def _end(child: Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         if child.poll() is None:
             with suppress(ProcessLookupError, TimeoutExpired):
+                # its session is its own (`start`), so its number is its group's
                 os.killpg(child.pid, number)
                 child.wait(_END_S)

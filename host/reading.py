@@ -30,6 +30,7 @@ _STREAMS = {
     "/dev/stdout": "/dev/fd/1",
     "/dev/stderr": "/dev/fd/2",
 }
+# A FIFO without a writer opens at once, and a terminal does not become this process's own.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -45,6 +46,7 @@ def open_file(
     """
     descriptor = os.open(path, _FLAGS)
     try:
+        # behind the opening: what is checked is what is read, whatever the name means by then
         _check(descriptor, path, most_bytes, within)
         return os.fdopen(descriptor, "rb")
     except BaseException:
@@ -79,8 +81,15 @@ def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> byt
 def blocks_of(
     path: Path, file: BinaryIO, begin: int = 0, end: int = sys.maxsize
 ) -> Iterator[bytes]:
-    """The bytes from `begin` to `end` of the open file at `path`. Raises UserError that names it,
-    so that a writer to another file can tell a read error from a write error."""
+    """The bytes of a part of an open file. Raises UserError that names it, so that a writer to
+    another file can tell a read error from a write error.
+
+    Args:
+        path: the name of the file.
+        file: the open file.
+        begin: the first byte.
+        end: the byte behind the last.
+    """
     with failing_as(f"{path}: cannot read"):
         file.seek(begin)
         while block := file.read(min(_BLOCK_BYTES, end - file.tell())):

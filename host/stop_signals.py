@@ -14,10 +14,10 @@ def command_stop_signals() -> tuple[signal.Signals, ...]:
     """The signals that end a command in order: also those of a terminal that is closed and of its
     keys, unless `nohup` or a shell's background has them ignored."""
     more = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2)
-    taken = (
+    obeyed = (
         number for number in more if signal.getsignal(number) is not signal.SIG_IGN
     )
-    return (*STOP_SIGNALS, *taken)
+    return (*STOP_SIGNALS, *obeyed)
 
 
 class StopSignals:
@@ -26,7 +26,7 @@ class StopSignals:
     the wait for that process never ended (one in twenty `scancel`s on a busy machine)."""
 
     name = ""
-    """Of the first signal; empty: none has come."""
+    """The first signal's name; empty: none has come."""
     forced = False
     """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
@@ -49,6 +49,7 @@ class StopSignals:
         self.release()
 
     def _note(self, number: int, _: FrameType | None) -> None:
+        # no more than this: a handler runs between any two steps of the program
         if self.name and number == signal.SIGINT:
             self.forced = True
         self.name = self.name or signal.Signals(number).name

@@ -172,17 +172,17 @@ def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
                 problem = f"{link.resolve()} expected, found {file}"
                 yield Row(name, FAILED, problem)
                 break
-        else:
+        else:  # each is the one that was linked
             if files:
                 yield Row(name, OK, f"{files[0]} and {len(files) - 1} parts")
 
 
-def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
+def _unless_refused(name: str, check: Callable[[], None], fact: str) -> Row:
     try:
         check()
     except UserError as error:
         return Row(name, FAILED, str(error))
-    return Row(name, OK, found)
+    return Row(name, OK, fact)
 
 
 # --- what is tried, each library and device in a process ------------------------------------------
@@ -271,6 +271,7 @@ def convolution() -> str:
     )
     largest_error = np.abs(out.asnumpy() - expected).max()
     share = float(largest_error / np.abs(expected).max())
+    # so that NaN is no success
     if not share <= MOST_OFF["float32"]:
         raise ValueError(
             f"at most {MOST_OFF['float32']} from NumPy expected, found {share:.2g}"

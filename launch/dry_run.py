@@ -14,7 +14,7 @@ from ..data.describe import describe_data
 from ..data.prepare import describe_missing
 from ..host.atomic import is_free
 from ..host.errors import UserError
-from .launch_plan import LaunchPlan
+from .launch_plan import LaunchPlan, describe_length
 from .launchers import LAUNCHERS, mpi_for
 from .preflight import with_refusals
 
@@ -42,7 +42,7 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
         "device": f"{system.device} ({system.accelerator}), nodes: {system.nodes}",
         "ranks": f"{steps.ranks} by {plan.launcher}",
         "batch": f"{steps.global_batch_size} images a step",
-        "length": f"up to {steps.epochs} epochs, {steps.total_steps} steps",
+        "length": f"{describe_length(steps)}, {steps.last_step} steps",
         "target": f"{run.eval.target}, evaluated after epochs "
         + ", ".join(map(str, steps.eval_epochs)),
         "division": f"{run.division}, ruleset {run.ruleset}",

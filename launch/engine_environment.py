@@ -57,7 +57,7 @@ class EngineSettings(NamedTuple):
     are that the ranks do not get, by name (inherited.py). `plan`: what is set of the allreduce."""
 
     settings: dict[str, str]
-    kept: dict[str, str]
+    user_set: dict[str, str]
     removed: Mapping[str, str] = {}
     plan: Communication | None = None
 

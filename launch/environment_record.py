@@ -47,7 +47,7 @@ def describe_environment(
         allreduce=str(settings.plan or ""),
         command=tuple(command),
         variables=settings.settings,
-        variables_kept_from_user=settings.kept,
+        variables_kept_from_user=settings.user_set,
         variables_not_passed_on=dict(settings.removed),
         variables_present={
             name: value[:500]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from ..data.survey import PHOTO_SUFFIXES, is_photo
 from ..host.atomic import copy_file, partial_beside, write_file
 from ..host.errors import UserError, failing_as
 from ..host.progress import Tracker
-from ..host.reading import JsonObject, read_object
+from ..host.reading import JsonObject
 from ..logging.run_folder import RunFolder
 from ..train.capabilities import check_supported
 from ..train.checkpoint.file import Checkpoint
@@ -34,11 +33,12 @@ from ..train.checkpoint.folder import chosen_checkpoint, copy_of
 from ..train.checkpoint.resume import FREE, recorded_run
 from ..train.checkpoint.state import log_position
 from ..train.communication.identity import image_set_in
+from ..train.score import guesses_file, score
+from .bodies import run_body
 from .hosts import missing_hosts
-from .launchers import build_job, pick_launcher
+from .launchers import pick_launcher
 from .preflight import refuse
 from .run_files import scratch_folder
-from .supervisor import run_job
 
 _ASKED = ("data.", "model.", "eval.bn_stats")
 """What the accuracy of given weights depends on."""
@@ -85,6 +85,7 @@ def evaluate(
     for count in counts:
         count["accuracy"] = count["correct"] / count["total"]
         count["accuracy_top5"] = count["correct_top5"] / count["total"]
+    # of several the last count is the ensemble's
     members = zip(copies, loaded, counts, strict=False)
     scored = [_report(*member, run.system.world_size) for member in members]
     if len(scored) == 1:
@@ -180,25 +181,20 @@ def _score(
     """Score copies of checkpoints on ranks: what was copied, the counts, and of a single one the
     array of `Guesses` over all images."""
     run = loaded[0].run
-    name = pick_launcher(launcher)
     with scratch_folder(loaded[0], "evaluate") as out:
-        result = out / "score.json"
-        arguments = [str(result)]
+        pairs = []
         copies = []
         for number, checkpoint in enumerate(checkpoints):
             config = out / f"config_{number}.yaml"
             write_file(config, loaded[number].to_yaml())
             copy = copy_of(checkpoint, out / f"{number}.ckpt")
-            arguments += [str(config), str(copy.path.absolute())]
+            pairs.append((str(config), str(copy.path.absolute())))
             copies.append(copy._replace(path=checkpoint.path))
-        command = [sys.executable, "-m", "rn50.train.score", *arguments]
-        job, _ = build_job(run, name, command)
-        run_job(job, name, out)
-        counts = read_object(result)["counts"]
+        name = pick_launcher(launcher)
+        counts = run_body(run, name, out, "evaluation", score, pairs)
         rows = None
         if len(checkpoints) == 1:
-            ranks = range(run.system.world_size)
-            files = [result.with_suffix(f".{rank}.npy") for rank in ranks]
+            files = [guesses_file(out, rank) for rank in range(run.system.world_size)]
             rows = np.concatenate(list(map(np.load, files)))
     return copies, counts, rows
 
@@ -278,12 +274,13 @@ def _recorded(checkpoint: Checkpoint, loaded: Loaded, ranks: int) -> float | Non
     """The accuracy that the run itself found for these weights; None: it has not evaluated them, or
     this evaluation is another."""
     state = checkpoint.meta.state
-    then = dict(flatten(checkpoint.meta.config))
+    recorded_values = dict(flatten(checkpoint.meta.config))
     is_same = all(
-        then.get(key) == value
+        recorded_values.get(key) == value
         for key, value in flatten(loaded.to_dict())
         if key.startswith(_ASKED) and not key.startswith(FREE)
     )
+    # on another number of ranks batch norm's statistics become others
     statistics_fit = (
         checkpoint.meta.statistics_rows == 1 or ranks == checkpoint.meta.ranks
     )

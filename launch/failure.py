@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+from ..host.programs import ended_by
 from ..logging.records import Failure, failures_in
 from .host_limits import NO_COMPONENT, NO_MEMORY, Cause, Limits, with_shortages
 
@@ -63,7 +64,7 @@ _CRASH = re.compile(
     r"|uncaught exception: .*"
 )
 _SOURCE = re.compile(r"\[/\S+:\d+\] ")
-"""Where in Gloo an error was thrown."""
+"""The place in Gloo's sources where an error was thrown."""
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w+Error: .*", re.M)
 _RULER = re.compile(r"[-=]{60,}")
 _LONGEST = 500
@@ -103,6 +104,7 @@ def explain_failure(evidence: Evidence) -> str:
         _secondary,
         _refused,
     )
+    # the last one always has an answer
     cause = next(filter(None, (detector(evidence) for detector in detectors)))
     if evidence.limits is not None:
         cause = with_shortages(cause, evidence.stderr, evidence.limits)
@@ -147,10 +149,10 @@ def _launcher_killed(evidence: Evidence) -> Cause | None:
     from that."""
     if evidence.code >= 0:
         return None
-    ended = "stopped" if evidence.code == -signal.SIGSTOP else "killed"
-    number = -evidence.code
-    reason = f"the launcher's process, not a rank, was {ended} by {_name(number)}"
-    return Cause(reason, number)
+    ended = ended_by(evidence.code)
+    if evidence.code == -signal.SIGSTOP:
+        ended = ended.replace("killed", "stopped")
+    return Cause(f"the launcher's process, not a rank, {ended}", -evidence.code)
 
 
 def _launcher_asked(evidence: Evidence) -> Cause | None:
@@ -167,13 +169,6 @@ def _launcher_asked(evidence: Evidence) -> Cause | None:
     )
 
 
-def _name(number: int) -> str:
-    """The name of a signal."""
-    if number in set(signal.Signals):
-        return signal.Signals(number).name
-    return f"signal {number}"
-
-
 def _found_by_watchdog(evidence: Evidence) -> Cause | None:
     """A rank that was silent or stood still before the launcher was stopped because of it."""
     if (lost := evidence.lost) and lost.reason != PROCESS_EXITED:
@@ -188,7 +183,7 @@ def _killed(evidence: Evidence) -> Cause | None:
     away = evidence.not_connected
     ends = list(_ends(evidence.stderr, lost, evidence.signals))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
-        killed = f"killed by {_name(number)}"
+        killed = ended_by(-number).removeprefix("was ")
         details: tuple[str, ...] = ()
         if evidence.out_of_memory and number == signal.SIGKILL:
             details = ("the kernel was out of memory",)
@@ -226,13 +221,13 @@ def _refused(evidence: Evidence) -> Cause:
     printed = _RULER.sub("", evidence.stderr)
     if exception := _EXCEPTION.search(evidence.stderr):
         printed = exception[0]
-    shown = " ".join(printed.split())
-    if len(shown) > _LONGEST:
-        shown = f"{shown[: _LONGEST // 2]} ... {shown[-_LONGEST // 2 :]}"
+    excerpt = " ".join(printed.split())
+    if len(excerpt) > _LONGEST:
+        excerpt = f"{excerpt[: _LONGEST // 2]} ... {excerpt[-_LONGEST // 2 :]}"
     ended = (
         f"the launcher ended with exit code {evidence.code} before any rank reported"
     )
-    return Cause(": ".join(filter(None, (ended, shown))), is_mute=True)
+    return Cause(": ".join(filter(None, (ended, excerpt))), is_mute=True)
 
 
 def _ends(
@@ -266,11 +261,11 @@ def crash_details(rank: int, stderr: str) -> tuple[str, ...]:
             lines.append(LABEL.sub("", line))
     stderr = "\n".join(lines)
     details = []
-    before = len(stderr)
+    search_end = len(stderr)
     if crash := _CRASH.search(stderr):
         message = " ".join(crash[0].split())
         details.append(_SOURCE.sub("", message)[:200])
-        before = crash.start()
-    if memory := NO_MEMORY.search(stderr, 0, before):
+        search_end = crash.start()
+    if memory := NO_MEMORY.search(stderr, 0, search_end):
         details.append(f"memory was short: {memory[0]}")
     return tuple(details)

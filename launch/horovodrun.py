@@ -21,12 +21,15 @@ class PipeEvent:
         self._reader, self._writer = context.Pipe(duplex=False)
 
     def set(self) -> None:
+        """Let all processes that wait go on."""
         self._writer.send_bytes(b"set")
 
     def is_set(self) -> bool:
+        """Whether it was set: what `set` sent stays in the pipe."""
         return self._reader.poll()
 
     def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, or for `timeout` seconds; whether it was set."""
         return self._reader.poll(timeout)
 
 

@@ -32,7 +32,7 @@ NO_COMPONENT = (
     r"No components were able to be opened in the \S+ framework|PML \S+ cannot be selected"
     r"|At least one pair of MPI processes are unable to reach each other"
 )
-"""Of Open MPI: a setting may ask for what it was built without."""
+"""Open MPI's words where a setting may ask for what it was built without."""
 _NO_PROCESS = "Resource temporarily unavailable|can't start new thread|fork: retry"
 _NO_SHARED = r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device"
 _NO_TEXT = "(?!)"  # matches no text
@@ -69,8 +69,8 @@ class _Limit(NamedTuple):
         for printed in (str(cause), stderr):
             if match := re.search(self.pattern, printed):
                 return match[0]
-        shown = cause.signal in self.signals or (self.of_mute and cause.is_mute)
-        return "" if shown else None
+        fits = cause.signal in self.signals or (self.of_mute and cause.is_mute)
+        return "" if fits else None
 
 
 class _Ulimit(NamedTuple):
@@ -89,12 +89,14 @@ _ULIMITS = {
     "t": _Ulimit(resource.RLIMIT_CPU, "CPU time is limited"),
 }
 LEAST_OPEN_FILES = 64
-"""With two ranks mpirun hangs at 26, ends without its words at 32 and starts at 40."""
+"""The fewest with which a launcher starts: of two ranks mpirun hangs at 26, ends without its words
+at 32 and starts at 40."""
 _OWN_FILES = 32
-"""Of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
+"""Files of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
 _NEARLY_FULL_BYTES = 1 << 20
 SMALL_SHARED_BYTES = 16 << 20
-"""Of /dev/shm. Open MPI takes 4 MiB a rank and more: two ranks run in 16 MiB and fail in 12."""
+"""The least that /dev/shm should have: Open MPI takes 4 MiB a rank and more, so that two ranks run
+in 16 MiB and fail in 12."""
 
 
 class Limits(NamedTuple):
@@ -190,6 +192,7 @@ def with_shortages(cause: Cause, stderr: str, limits: Limits) -> Cause:
 
 def _of_ulimit(letter: str) -> Callable[[Limits], str | None]:
     def fact(limits: Limits) -> str | None:
+        """The limit in a sentence; None: it is not set."""
         if letter not in limits.ulimits:
             return None
         sentence = _ULIMITS[letter].sentence
@@ -243,11 +246,12 @@ def may_read_others() -> bool:
         return True
     try:
         mapped = Path(f"/proc/{child.pid}/maps").read_text()
-        span = ctypes.c_size_t * 2
-        there = span(int(mapped.partition("-")[0], 16), 1)
-        here = span(ctypes.addressof(there), 1)
-        read = ctypes.CDLL(None).process_vm_readv
-        return read(child.pid, here, 1, there, 1, 0) == 1
+        span = ctypes.c_size_t * 2  # struct iovec: address and bytes
+        # one byte, from the child's first mapping into `remote` itself
+        remote = span(int(mapped.partition("-")[0], 16), 1)
+        local = span(ctypes.addressof(remote), 1)
+        process_vm_readv = ctypes.CDLL(None).process_vm_readv
+        return process_vm_readv(child.pid, local, 1, remote, 1, 0) == 1
     except (OSError, ValueError):  # /proc says nothing: as it has always been
         return True
     finally:

@@ -32,6 +32,7 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
         return tuple(dict.fromkeys(environment.get("LSB_MCPU_HOSTS", "").split()[::2]))
     path = Path(environment[variable])
     with failing_as(f"{variable}: {path}"):
+        # an editor may have begun the file with a byte order mark
         lines = path.read_text("utf-8-sig", errors="replace").splitlines()
     hosts = []
     for number, line in enumerate(lines, 1):

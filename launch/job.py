@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
 
 def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
     """Run what is left to do of `request` in `job`."""
-    before = job.checkpoints()
+    checkpoints_at_start = job.checkpoints()
     try:
         outcome = _run_left(job, request, track)
     except UserError as error:
@@ -87,7 +87,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         outcome = Outcome(EXIT_JOB_STOPPED, asked_by(stop))
         _say_error(f"stopped by {outcome.stopped_by}")
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
-        outcome = outcome._replace(requeue=job.checkpoints() != before)
+        outcome = outcome._replace(requeue=job.checkpoints() != checkpoints_at_start)
         if not outcome.requeue:
             why = "a new checkpoint expected, found none: it would go on like this for ever"
             _say_error(f"not requeued: {why}")
@@ -116,6 +116,7 @@ def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
             outcome = _run_one(job, number, request, plan, track)
             if outcome.exit_code > worst.exit_code:
                 worst = outcome
+            # one that misses its target does not stop the next, a rank that failed does
             if worst.exit_code > EXIT_BAD:
                 break
     return worst
@@ -155,6 +156,7 @@ def _run_one(
         result, late = run_plan(replace(plan, loaded=loaded, options=options), track)
         keep_log(job, plan.run, number)
         if number + 1 < request.runs:
+            # a signal since the ranks' end changes nothing for this run, but no other begins
             late.release()
             if late.name:
                 raise KeyboardInterrupt(late.name)
@@ -215,6 +217,7 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
             write_json(systems / f"{system}.json", page)
             folder = job.path / "results" / system / BENCHMARK
             folder.mkdir(parents=True, exist_ok=True)
+            # what a link out of the job's folder leads to is not published
             content = read_file(out.log, _LONGEST_LOG_BYTES, within=job.path)
             write_file(folder / f"result_{number}.txt", content)
 

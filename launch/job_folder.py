@@ -35,8 +35,12 @@ class OpenJob(JobFolder):
 
     def run(self, number: int) -> RunFolder:
         """The folder of a run; of a job that resumes a run of `rn50 launch`, its own."""
-        whole = RunFolder(self.path)
-        return whole if whole.was_launched else RunFolder(self.path / f"run_{number}")
+        launched = RunFolder(self.path)
+        return (
+            launched
+            if launched.was_launched
+            else RunFolder(self.path / f"run_{number}")
+        )
 
     def checkpoints(self) -> set[Path]:
         """The checkpoints of all runs."""
@@ -66,10 +70,10 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
 
 def put_aside(job: JobFolder) -> None:
     """Number what the start before left: job.1.log, exit_code.1 and so on."""
-    past = 1
-    while (job.path / f"job.{past}.log").exists():
-        past += 1
-    names = {job.log: f"job.{past}.log", job.exit_code: f"exit_code.{past}"}
+    number = 1
+    while (job.path / f"job.{number}.log").exists():
+        number += 1
+    names = {job.log: f"job.{number}.log", job.exit_code: f"exit_code.{number}"}
     for path, name in names.items():
         with suppress(FileNotFoundError):
             path.rename(path.with_name(name))
@@ -84,4 +88,5 @@ def _redirect(log: Path) -> None:
         os.dup2(file.fileno(), 2)
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
+    # into a file Python writes by blocks, and whoever follows the log would see nothing
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -54,6 +54,7 @@ def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
         raise UserError(
             f"system.job.engine: singularity expected with {scheduler}, found pyxis"
         )
+    # with which the engines separate folders and their places in the container
     if job.container and re.search(r"[:,\n]", paths.start):
         raise UserError(
             f"a folder without : and , expected for a container, found {paths.start!r}"

@@ -72,6 +72,14 @@ class LaunchPlan:
         refuse([*self.refusals, *self.obstacles])
 
 
+def describe_length(steps: Plan) -> str:
+    """How long a run trains at most: to its last evaluation, after which no epoch would count."""
+    last = steps.eval_epochs[-1]
+    if last == steps.epochs:
+        return f"up to {last} epochs"
+    return f"up to {last} epochs (the last evaluation; the schedule has {steps.epochs})"
+
+
 def local_rank(run: Run) -> list[str]:
     """What a rank is started with outside a job. One for a GPU is bound to the cores near it, as in
     a job: else the threads that decode for eight GPUs float over both sockets."""
@@ -99,7 +107,15 @@ def plan_launch(
     environment = EngineSettings({}, {})
     if not never:
         job, environment = build_job(run, launcher, (), hosts)
-    here = obstacles(run, launcher, in_container=options.in_container)
+    local_obstacles = obstacles(run, launcher, in_container=options.in_container)
     return LaunchPlan(
-        loaded, options, steps, launcher, job, environment, never, here, hosts
+        loaded,
+        options,
+        steps,
+        launcher,
+        job,
+        environment,
+        never,
+        local_obstacles,
+        hosts,
     )

@@ -121,18 +121,20 @@ class OpenMpi(Launcher):
     families = ("openmpi",)
 
     def command(self, job: Job) -> list[str]:
+        """`mpirun` with the names of the variables that it is to pass on."""
         tokens = [
             "mpirun",
             "-np",
             str(job.ranks),
             "--oversubscribe",
-            "--bind-to",
+            "--bind-to",  # scripts/bind.sh does
             "none",
         ]
         if job.hosts:
             tokens += ["--host", job.slots]
         if job.nodes > 1:
             tokens += ["--map-by", f"ppr:{job.ranks_per_node}:node"]
+        # as in a container: without it mpirun refuses root
         if job.as_root:
             tokens.append("--allow-run-as-root")
         for name in sorted(job.environment):
@@ -150,6 +152,7 @@ class Horovodrun(Launcher):
     controller = "gloo"
 
     def command(self, job: Job) -> list[str]:
+        """Our module around Horovod's launcher; hosts and network where there are several."""
         tokens = [*HOROVODRUN, "--gloo", "-np", str(job.ranks)]
         if job.hosts:
             tokens += ["-H", job.slots]
@@ -159,7 +162,8 @@ class Horovodrun(Launcher):
         return [*tokens, *job.command]
 
     def is_installed(self) -> bool:
-        return True  # with Horovod
+        """It came with Horovod."""
+        return True
 
 
 @registered
@@ -174,6 +178,7 @@ class Srun(Launcher):
     may_start_elsewhere = True
 
     def command(self, job: Job) -> list[str]:
+        """`srun`, which passes all variables on and leaves the cores to the ranks."""
         tokens = [
             "srun",
             f"--mpi={job.pmi}",
@@ -205,6 +210,7 @@ class Hydra(Launcher):
     families = MPICH_ABI
 
     def command(self, job: Job) -> list[str]:
+        """`mpiexec.hydra` with the names of the variables that it is to pass on."""
         tokens = [self.program, "-n", str(job.ranks), "-ppn", str(job.ranks_per_node)]
         if job.hosts:
             tokens += ["-hosts", ",".join(job.hosts)]
@@ -218,7 +224,7 @@ OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
     "openmpi": "mpirun",
 }
-"""Without a scheduler's own launcher."""
+"""The launcher of each MPI, for where no scheduler has its own."""
 
 _PMI: dict[Family, tuple[str, ...]] = {
     **dict.fromkeys(MPICH_ABI, ("pmi2", "pmix")),
@@ -276,6 +282,7 @@ def pick_pmi(family: Family | None) -> str:
         answer = ask(["srun", "--mpi=list"])
     except NoAnswer:
         return kinds[0]
+    # some versions list them on the standard error, each behind `srun: `
     printed = answer.out + answer.err
     listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", printed, re.M)
     return next(filter(listed.__contains__, kinds), kinds[0])
@@ -286,9 +293,8 @@ def mpi_for(launcher: str) -> MpiOnPath | None:
     was linked to one."""
     row = LAUNCHERS[launcher]
     library = horovods_mpi()
-    if library is None or row.controller != "mpi" or row.may_start_elsewhere:
-        return None
-    if not row.program:
+    is_of_mpi = row.controller == "mpi" and not row.may_start_elsewhere
+    if library is None or not is_of_mpi or not row.program:
         return None
     return mpi_on_path(row.program, library)
 
@@ -334,12 +340,13 @@ def build_job(
     )
     removed = taken_away(os.environ, launcher, nodes)
     # on all nodes, the user's as well
-    variables = environment.settings | environment.kept
+    variables = environment.settings | environment.user_set
     if nodes > 1:  # and what modules have set, whatever engine reads it
         for name, value in present.items():
             if name.startswith(ENGINE_PREFIXES) or name in _PATHS:
                 variables.setdefault(name, value)
-        hosts = hosts or allocated_hosts()[:nodes]
+        hosts = hosts or allocated_hosts()[:nodes]  # those behind are spare
+    # of a launcher that train/process_info.py does not know
     if names := LAUNCHERS[launcher].rank_variables:
         variables[RANK_VARIABLES] = ",".join(filter(None, names))
     job = Job.of(run, command)._replace(

@@ -57,10 +57,10 @@ class MpiOnPath(NamedTuple):
         linked = f"Horovod was linked to {self.library.product} {_linked_version(self.library)}"
         if self.first == self.right or self.first is None:
             return f"{self.first or 'none on the PATH'}; {linked.strip()}"
-        taken = "no other is on the PATH: put its folder first there, or use --launcher gloo"
+        remedy = "no other is on the PATH: put its folder first there, or use --launcher gloo"
         if self.right:
-            taken = f"{self.right} is taken"
-        return f"the PATH's first is {self.first}, but {linked.strip()}; {taken}"
+            remedy = f"{self.right} is taken"
+        return f"the PATH's first is {self.first}, but {linked.strip()}; {remedy}"
 
 
 def mpi_on_path(name: str, library: MpiLibrary) -> MpiOnPath:
@@ -69,6 +69,7 @@ def mpi_on_path(name: str, library: MpiLibrary) -> MpiOnPath:
     programs = [_described(path) for path in paths if path]
     first = next(iter(programs), None)
     fitting = (program for program in programs if program.starts(library))
+    # a later one that does not say whose it is fits no better than the first
     identified = (program for program in fitting if program.family or program == first)
     return MpiOnPath(library, first, next(identified, None))
 

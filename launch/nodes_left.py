@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import compress
 from pathlib import Path
 
@@ -38,19 +39,20 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
         _wait_for(began, hosts[:nodes])
         return began.loaded, ()
     answering = _answering(began, hosts)
+    # whatever happened, no node is gone
     if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
         return began.loaded, ()
-    left = answering[:nodes]
+    chosen_hosts = answering[:nodes]
     summary = f"{len(answering)} of {max(nodes, len(hosts))} nodes answer"
-    if len(left) < min(min_nodes, nodes):
+    if len(chosen_hosts) < min(min_nodes, nodes):
         raise UserError(
             f"system.job.min_nodes: {min_nodes} expected, {summary} "
             f"({', '.join(answering) or 'none'})"
         )
-    say(f"{summary}: going on with {', '.join(left)}")
-    batches = keep_batches(run, len(left) * run.system.ranks_per_node)
-    overrides = [f"system.nodes={len(left)}", *batches]
-    return load(RunFolder(out).config, overrides), left
+    say(f"{summary}: going on with {', '.join(chosen_hosts)}")
+    batches = keep_batches(run, len(chosen_hosts) * run.system.ranks_per_node)
+    overrides = [f"system.nodes={len(chosen_hosts)}", *batches]
+    return load(RunFolder(out).config, overrides), chosen_hosts
 
 
 def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
@@ -72,12 +74,10 @@ def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
 def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` on which the launcher starts a process."""
     job = began.job._replace(command=("true",), ranks=1, ranks_per_node=1)
-
-    def starts(host: str) -> bool:
-        return _starts(began.launcher, job._replace(hosts=(host,)))
-
+    jobs = [job._replace(hosts=(host,)) for host in hosts]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return tuple(compress(hosts, pool.map(starts, hosts)))
+        answers = pool.map(partial(_starts, began.launcher), jobs)
+        return tuple(compress(hosts, answers))
 
 
 def _starts(launcher: str, job: Job) -> bool:

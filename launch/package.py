@@ -47,7 +47,7 @@ _NOT_CODE = ("__pycache__", "notebook")
 _IMPLEMENTATION = "rn50"
 _SUCCESS = "PACKAGE CHECKER FOUND NO ERRORS"
 _MOST_BYTES = 256 << 20
-"""Of a log or a config."""
+"""The longest log or config that is copied."""
 _CHECK_S = 600.0
 
 
@@ -136,12 +136,12 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
     configs = [load_recorded(RunFolder(path).config, keys=()) for path in runs]
     first = without_places(configs[0])
     for path, config in zip(runs, configs, strict=True):
-        now = without_places(config)
-        for key in {**first, **now}:
-            if key != "seed" and first.get(key) != now.get(key):
+        values = without_places(config)
+        for key in {**first, **values}:
+            if key != "seed" and first.get(key) != values.get(key):
                 expected = f"{first.get(key)} as in {runs[0]}"
                 raise UserError(
-                    f"{path}: {key}: {expected} expected, found {now.get(key)}"
+                    f"{path}: {key}: {expected} expected, found {values.get(key)}"
                 )
     named = configs[0].run.log.org
     if named != org:

@@ -86,7 +86,10 @@ def refusals(
     of the launchers that may start it; one that can is enough."""
     lines = [*_refused(build_plan, run), *_refused(check_supported, run)]
     mpi = family_here()
-    engines = [_refused(engine_environment, run, {}, each, mpi) for each in controllers]
+    engines = [
+        _refused(engine_environment, run, {}, controller, mpi)
+        for controller in controllers
+    ]
     if all(engines):
         lines += engines[0]
     return lines + _beyond_the_device(run)

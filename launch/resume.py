@@ -36,7 +36,7 @@ from ..train.reserve import give_back, reserve
 RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
-"""Of a log or metrics file: metrics have 150 bytes a line."""
+"""The longest log or metrics file that is kept: metrics have 150 bytes a line."""
 
 
 def load_resumed(
@@ -60,14 +60,15 @@ def load_resumed(
     try:
         checkpoint = newest_expected(folder.checkpoints)
     except UserError as error:
-        again = shlex.join(
+        restart_command = shlex.join(
             ["rn50", "launch", str(source), *words_to_repeat(folder.path, RUN)]
         )
-        raise UserError(f"{error}; start again with: {again}") from None
+        raise UserError(f"{error}; start again with: {restart_command}") from None
     if config is None:
         loaded = resumed_config(checkpoint, overrides, source)
     else:
         loaded = load_named(config, overrides, RESUME)
+        # with another one it would be another training
         if loaded.run.seed is None:
             overrides = [*overrides, f"seed={checkpoint.meta.config.get('seed')}"]
             loaded = load_named(config, overrides, RESUME)
@@ -97,7 +98,7 @@ def begin_attempt(out: RunFolder) -> Checkpoint | None:
     if other_driver := other_holder(out.lock):  # this process was suspended
         raise FolderInUse(out.path, other_driver)
     with hold(out.rank_lock, wait_s=RANK_GRACE_S):
-        pass
+        pass  # nobody else writes there any more
     checkpoint, warnings = newest_checkpoint(out.checkpoints)
     for warning in warnings:
         say(f"rn50: warning: {warning}", to=sys.stderr)
@@ -194,7 +195,7 @@ def latest_interrupted(
         ]
     run = load(config or "quick", overrides).run
     parent = Path(run.system.results)
-    depth = 3
+    depth = 3  # NAME/TIME, and of a job's run NAME/TIME/run_N
     if config:
         parent /= run.name
         depth = 2

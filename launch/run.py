@@ -50,7 +50,7 @@ from .ending import (
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure
 from .host_limits import Cause, read_limits, with_shortages
-from .launch_plan import LaunchPlan, Options, plan_launch
+from .launch_plan import LaunchPlan, Options, describe_length, plan_launch
 from .launchers import mpi_for
 from .nodes_left import on_nodes_left
 from .resume import begin_attempt, close_attempt
@@ -183,7 +183,7 @@ def _next_attempt(
     if hosts == failed.hosts:
         return failed, begin_attempt(out)
     plan = plan_launch(loaded, began.options, began.launcher, hosts)
-    plan.refuse()
+    plan.refuse()  # before anything of the last attempt is put aside
     checkpoint = begin_attempt(out)
     begin_run(plan, out, manifest)
     return plan, checkpoint
@@ -192,7 +192,7 @@ def _next_attempt(
 def begin_run(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     """Write what the ranks will read, and print what runs."""
     with _writing(out):
-        reserve(out.path)
+        reserve(out.path)  # first: a disk may be nearly full
         save_config(plan.loaded, out)
         command = plan.job_in(str(out)).command
         record = describe_environment(plan.environment, plan.launcher, command)
@@ -254,7 +254,7 @@ def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     steps = plan.steps
     say(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
-        f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
+        f"{steps.global_batch_size}, {describe_length(steps)} of {steps.steps_per_epoch:g} "
         f"steps, target {run.eval.target}, seed {run.seed}, in {out}"
     )
     say(f"data: {describe_data(run.data, manifest)}")
@@ -262,7 +262,7 @@ def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
         if finding.severity in (ERROR, WARNING):
             say(f"note: config check: {finding.message}")
             break
-    for variable, value in plan.environment.kept.items():
+    for variable, value in plan.environment.user_set.items():
         say(f"kept from your environment: {variable}={value}")
     for line in not_passed_on(plan.environment.removed):
         say(line)
@@ -294,6 +294,7 @@ def conclude(run: Run, out: RunFolder, options: Options) -> Result:
     result = judge(run, out, options, check)
     ending = run_ended(result, out.path, options.launcher)
     result = ending.recorded(result)
+    # before the report, which reads it
     try:
         write(out.result, result)
     except OSError as error:  # the run itself is over, and its verdict known

@@ -65,21 +65,21 @@ class Scheduler:
     command: tuple[str, ...]
     """Submits a job; the script's name follows."""
     id_pattern: str = r"(?P<id>\S+)"
-    """Of a whole line that `command` prints."""
+    """The id as a whole line that `command` prints."""
     id_words: str = NEVER
     """What stands before the id wherever in a line that is."""
     state_command: tuple[str, ...]
     """Prints the state of a job, whose id follows."""
     ended_pattern: str = NEVER
-    """Of its answer for a job that has ended. No answer means the same."""
+    """Its answer for a job that has ended; no answer means the same."""
     leaving_pattern: str = NEVER
-    """Of its answer for a job that ends, or that goes back into its queue."""
+    """Its answer for a job that ends, or that goes back into its queue."""
     reason_pattern: str = NEVER
-    """Of its answer for a job that has not begun; the group is the reason."""
+    """Its answer for a job that has not begun; the group is the reason."""
     never_pattern: str = NEVER
-    """Of a reason that does not pass by itself."""
+    """Reasons that do not pass by themselves."""
     held_pattern: str = NEVER
-    """Of a reason that passes with `release_command`."""
+    """Reasons that pass with `release_command`."""
     cancel_command: str = ""
     release_command: tuple[str, ...] = ()
     requeue_command: str = ""
@@ -154,6 +154,7 @@ class Slurm(Scheduler):
     requeue_command = "scontrol requeue ${SLURM_JOB_ID:-}"
 
     def directives(self, run: Run) -> Iterator[str]:
+        """#SBATCH lines: whole nodes, a task a rank, the signal before the end."""
         system = run.system
         job = run.system.job
         yield f"#SBATCH --job-name={run.name}"
@@ -165,6 +166,7 @@ class Slurm(Scheduler):
         if job.requeue:
             yield "#SBATCH --requeue"
             yield "#SBATCH --open-mode=append"  # of slurm-ID.out, what comes before job.log
+            # B: for the batch script alone, which has become `rn50 launch`
             yield f"#SBATCH --signal=B:{LIMIT_SIGNAL[3:]}@{_limit_s(run)[1]}"
         else:
             yield "#SBATCH --no-requeue"
@@ -198,6 +200,7 @@ class Sge(Scheduler):
     requeue_command = f"exit {EXIT_REQUEUE}"
 
     def directives(self, run: Run) -> Iterator[str]:
+        """#$ lines: node types or slots, and the soft limit that sends the signal."""
         system = run.system
         job = run.system.job
         yield f"#$ -N {_begun_by_a_letter(run.name)}"
@@ -235,6 +238,7 @@ class Pbs(Scheduler):
     release_command = ("qrls",)
 
     def directives(self, run: Run) -> Iterator[str]:
+        """#PBS lines: chunks of whole nodes, one on each."""
         system = run.system
         job = run.system.job
         if job.resource and not re.fullmatch(r"\w+=[^:=]+(:\w+=[^:=]+)*", job.resource):
@@ -269,6 +273,7 @@ class Local(Scheduler):
     cancel_command = "kill"
 
     def directives(self, run: Run) -> Iterator[str]:
+        """No lines: nobody reads them."""
         if run.system.job.requeue:
             raise UserError(
                 "system.job.requeue: slurm, sge or pbs expected, found local"

@@ -51,9 +51,9 @@ _silent_until_s: dict[str, float] = {}
 SUBMIT_S = 120.0
 """For a scheduler to take a job; on a busy one that takes minutes."""
 _LOST = re.compile("tim(ed|e) ?out|timeout|connect|communicat", re.IGNORECASE)
-"""In what a scheduler's command says when its answer was lost, not its request."""
+"""Words of a scheduler's command whose answer was lost, not its request."""
 JOB_ID = re.compile(r"\d[\w.\[\]-]*(;\w[\w.-]*)?")
-"""Of every scheduler; never an option of its commands."""
+"""The id of a job of any scheduler, which is never an option of its commands."""
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
 
@@ -66,6 +66,7 @@ class SubmissionPlan(NamedTuple):
 
     @property
     def files(self) -> JobFolder:
+        """The files of the job."""
         return JobFolder(self.folder)
 
 
@@ -177,6 +178,7 @@ def _queue(plan: SubmissionPlan) -> str:
         say(f"job {job} is in its queue, but {error}", to=sys.stderr)
         return job
     job = plan.scheduler.job_id(answer.out) or plan.scheduler.job_id(answer.err)
+    # one that a signal ended may have handed the job over before
     if job is None and answer.code > 0 and not _LOST.search(answer.err + answer.out):
         raise Refused(f"{answer.ended}: {answer.said()}; --dry-run prints the script")
     said = answer.said(folder=plan.folder)
@@ -213,13 +215,13 @@ def wait(
     """Wait until the scheduler no longer knows the job as alive; the exit code it left. `tell` gets
     why it has not begun, as often as that changes. Raises UserError: it left none, or can never
     begin."""
-    told = ""
+    last_reason = ""
     while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
         if not state.can_begin:
-            raise UserError(f"{plan.scheduler.name} job {job} {state.words}")
-        if state.words not in ("", told):
-            told = state.words
-            tell(f"{plan.scheduler.name} job {job} {told}")
+            raise UserError(f"{plan.scheduler.name} job {job} {state.reason}")
+        if state.reason not in ("", last_reason):
+            last_reason = state.reason
+            tell(f"{plan.scheduler.name} job {job} {last_reason}")
         time.sleep(poll_s)
     until_s = time.monotonic() + settle_s
     while time.monotonic() < until_s:
@@ -256,7 +258,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     if state is None:
         why = f"{scheduler} does not have job {job} any more: it never began"
         return CANCELLED, why
-    return QUEUED, f"{scheduler} job {job} {state.words}".strip()
+    return QUEUED, f"{scheduler} job {job} {state.reason}".strip()
 
 
 def _ended_with(code: str, job: JobFolder) -> tuple[str, str]:
@@ -282,7 +284,7 @@ class State(NamedTuple):
     """A job as its scheduler has it. `words`: why it has not begun, empty where nothing is said.
     `can_begin`: that may pass by itself."""
 
-    words: str = ""
+    reason: str = ""
     can_begin: bool = True
 
 
@@ -361,7 +363,7 @@ def find_interrupted(
         raise UserError(
             f"--resume: the folder of a job or of a run expected, found no {source}"
         )
-    for path in folder.iterdir():
+    for path in folder.iterdir():  # which may be a stranger's
         in_its_folder(path)
     last = _last_of(job)
     with hold(job.lock):  # it may run on another machine

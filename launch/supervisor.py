@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 import psutil
 
 from ..config.schema import Run
+from ..host.atomic import partial_beside
 from ..host.errors import RankFailed, UserError
 from ..host.lock import other_holder
 from ..host.programs import PIPE, start
@@ -48,12 +47,13 @@ _LONGEST_LINE = 1 << 16
 _PR_SET_CHILD_SUBREAPER = 36
 MOST_BYTES_A_RANK = 10_000_000
 _MOST_BYTES = 100_000_000
-"""Of all ranks; half of it may be in memory."""
+"""The most for all ranks together; half of it may be in memory."""
 _MOST_REPEATS = 100
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _MOST_COUNTED = 10_000
 """Different lines whose repeats are counted; messages that flood are among the first."""
-_SCRATCH = "rn50-ranks-"
+_SCRATCH = "rn50"
+"""A short name: engines make files below, and the path of a socket has 107 characters at most."""
 _HYDRAS_ROW = re.compile(r"={70,}\n")
 
 
@@ -75,6 +75,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
             settings,
             job.ranks,
             one_machine=one_machine,
+            # ranks fill one host after the other
             hosts=[host for host in job.hosts for _ in range(job.ranks_per_node)],
         )
     folder = RunFolder(out)
@@ -183,33 +184,6 @@ def _wait_for_end(child: Popen[str], stop: StopSignals, grace_s: float) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold a lock on a folder, which the kernel gives back when this process ends, however it does.
-    Gives whether it could be had."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    is_ours = False
-    try:
-        with suppress(OSError):  # another's, or of a file system without such locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = True
-        yield is_ours
-    finally:
-        os.close(descriptor)
-
-
-def _remove_dead_scratch(parent: Path) -> None:
-    """Remove the folders of launchers that were killed with all that they had started: up to 8 MB
-    of shared memory each. One that is being made has no lock yet."""
-    for folder in parent.glob(f"{_SCRATCH}*"):
-        with suppress(OSError):
-            status = folder.lstat()
-            if status.st_uid == os.getuid() and time.time() - status.st_mtime > 60:
-                with _locked(folder) as is_dead:
-                    if is_dead:
-                        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
 def _orphans_become_children() -> Iterator[None]:
     """Let `stop_descendants` find ranks whose own launcher has ended; no longer than that."""
     libc = ctypes.CDLL(None)
@@ -266,6 +240,7 @@ class StderrLog:
 
     def write(self, line: str) -> None:
         """Keep a line, or count it. May be called by several threads."""
+        # our own lines say something else where a number differs
         kind = line if "rn50: " in line else _NUMBER.sub("N", line)
         with self._lock:
             if kind in self._seen or len(self._seen) < _MOST_COUNTED:
@@ -330,22 +305,20 @@ def _scratch(
 ) -> Iterator[dict[str, str]]:
     """Variables for the ranks of one job: their watchdog, and a place for the engines' files. On
     one machine that is a folder of their own, in memory where Open MPI wants shared memory, which
-    is removed with whatever a killed rank has left there."""
+    is removed with whatever a killed rank has left there; those of launchers that were killed with
+    all that they had started, up to 8 MB of shared memory each, are removed first."""
     added = watchdog.environment if watchdog else {}
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    memory = "/dev/shm"
+    parent = memory if os.access(memory, os.W_OK) else tempfile.gettempdir()
     try:
         if not one_machine:
             yield added
             return
-        _remove_dead_scratch(Path(parent or tempfile.gettempdir()))
-        with (
-            tempfile.TemporaryDirectory(
-                prefix=_SCRATCH, dir=parent, ignore_cleanup_errors=True
-            ) as folder,
-            _locked(Path(folder)),
-        ):
+        with partial_beside(Path(parent) / _SCRATCH, is_folder=True) as folder:
+            folder.chmod(0o700)  # others may enter /dev/shm
+            # Open MPI 4 has a folder of its own for what ranks share
             variables = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
-            yield {**added, **dict.fromkeys(variables, folder)}
+            yield {**added, **dict.fromkeys(variables, str(folder))}
     finally:
         if watchdog is not None:
             watchdog.close()
@@ -355,6 +328,7 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
     """Ask every process below this one to stop, then kill what is left."""
     alive = psutil.Process().children(recursive=True)
     for process in alive:
+        # one that is stopped gets SIGTERM only when it goes on
         _signal(process, signal.SIGTERM, signal.SIGCONT)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
@@ -376,14 +350,14 @@ def _keep(stderr: IO[str], log: StderrLog) -> None:
 def _relay(stdout: IO[str], log: StderrLog) -> None:
     """Show what rank 0 prints; Hydra's message on the end of a rank, below a row of its own on the
     standard output, goes to the log, as the launchers' other messages do."""
-    read = True
+    is_read = True
     ended = False
     for line in stdout:
         ended = ended or _HYDRAS_ROW.fullmatch(line) is not None
         if ended:
             log.write(line)
-        elif read:
+        elif is_read:
             try:
                 print(LABEL.sub("", line), end="", flush=True)
             except OSError:  # `| head`, a closed terminal: the ranks go on all the same
-                read = False
+                is_read = False

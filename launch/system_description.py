@@ -76,6 +76,7 @@ def describe_system(run: Run, environment: Environment) -> dict[str, str]:
     if gpus.driver:
         software.append(f"NVIDIA driver {gpus.driver}")
     description = {
+        # a key of the page has a hyphen, which the name of a field cannot have
         key.replace("on_chip", "on-chip"): value or UNKNOWN
         for key, value in system.description.model_dump().items()
     }

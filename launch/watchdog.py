@@ -58,7 +58,7 @@ class RankStatus:
         self.last_work_s = now_s
         self.last_step_s = now_s
         self.last_progress_s = now_s
-        """Of a step or phase; in training of work too."""
+        """The last new step or phase; in training work counts too."""
         self.looks: list[Activity] = []
         """What its process did then, at a step: when it last worked, and now."""
 
@@ -69,11 +69,11 @@ class RankStatus:
 
     def beat(self, message: Mapping[str, Any], now_s: float) -> None:
         """Note where the rank says it is."""
-        place = Place(*message["place"])
+        reported = Place(*message["place"])
         self.line = Line(*message["line"])
         self.is_started = message["is_started"]
-        if place != self.place:
-            self.place = place
+        if reported != self.place:
+            self.place = reported
             self.last_step_s = now_s
             self.last_progress_s = now_s
         if seen := message["activity"]:
@@ -83,14 +83,14 @@ class RankStatus:
 
     def look(self, seen: Activity, now_s: float) -> bool:
         """Note what its process does at a step. Returns whether it works."""
-        before, *_ = self.looks or [seen]
-        works = seen.works_since(before, now_s - self.last_work_s)
+        earlier, *_ = self.looks or [seen]
+        works = seen.works_since(earlier, now_s - self.last_work_s)
         if works or not self.looks:
-            before = seen
+            earlier = seen
             self.last_work_s = now_s
         if works and self.is_started:
             self.last_progress_s = now_s
-        self.looks = [before, seen]
+        self.looks = [earlier, seen]
         return works
 
     def found(self, what: str, for_s: float, does: str, *more: str) -> Failure:
@@ -100,8 +100,8 @@ class RankStatus:
         if self.place.done_step:
             facts.append(f"its device had done step {self.place.done_step}")
         if self.looks:
-            before, seen = self.looks
-            does = seen.since(before)
+            earlier, seen = self.looks
+            does = seen.since(earlier)
         return self.report("; ".join([*facts, does]))
 
     def report(self, reason: str) -> Failure:
@@ -131,6 +131,7 @@ class Watchdog:
             RunningClock()
         )  # no rank is silent while this process is suspended
         self._start_s = self._clock.look_s()
+        # who does not know it is no rank of this job
         self._token = secrets.token_hex(16)
         self._hosts = dict(enumerate(hosts))
         self._host = _HERE if one_machine else socket.gethostname()
@@ -139,7 +140,7 @@ class Watchdog:
         self._listener = socket.create_server(
             (_HERE if one_machine else "", 0),
             family=socket.AF_INET6 if both else socket.AF_INET,
-            backlog=4096,
+            backlog=4096,  # all ranks of a large job connect at once
             dualstack_ipv6=both,
         )
         raise_open_files()  # a connection for every rank
@@ -165,6 +166,7 @@ class Watchdog:
 
     @property
     def environment(self) -> dict[str, str]:
+        """The variable by which ranks find this watchdog."""
         port = self._listener.getsockname()[1]
         return {WATCHDOG_ENV: f"{self._host}:{port}:{self._token}"}
 
@@ -244,7 +246,7 @@ class Watchdog:
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
         now_s = self._clock.look_s()
-        if status.rank < 0:
+        if status.rank < 0:  # the first message says who it is
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank = int(message["rank"])
@@ -270,6 +272,7 @@ class Watchdog:
             self.grace_s = max(self.grace_s, message["grace_s"])
         status.last_received_s = now_s
         status.last_look_s = now_s
+        # so that a rank notices when this process stands still
         self._reply(status, beat=True)
 
     def _compare_identities(self) -> None:
@@ -347,6 +350,7 @@ class Watchdog:
         silence_s = self._settings.silence_s
         connected = self._statuses.values()
         for status in sorted(connected, key=lambda status: status.last_received_s):
+            # two looks within `silence_s` show what it did between them
             if status.last_look_s >= now_s - silence_s / 2:
                 continue
             status.last_look_s = now_s
@@ -354,7 +358,7 @@ class Watchdog:
             if status.host == socket.gethostname() and (
                 seen := activity_of(status.pid)
             ):
-                is_stopped = seen.state == "T"
+                is_stopped = seen.state == "T"  # by SIGSTOP
                 if status.look(seen, now_s):
                     status.last_received_s = now_s
             else:
@@ -368,18 +372,21 @@ class Watchdog:
         """No rank makes a step, and none works at one: all wait for one. It is silent, behind, or
         not where one waits for others. In start-up no rank reaches another phase."""
         connected = self._statuses.values()
+        # the latest: as long as one rank gets on the others wait for it
         last_s = max((status.last_progress_s for status in connected), default=now_s)
         last_step_s = max((status.last_step_s for status in connected), default=now_s)
         is_started = all(status.is_started for status in connected)
         limit_s = self._settings.start_s
         if is_started:
             limit_s = self._settings.stall_s
+            # work puts the end off, but not for ever
             last_s = min(last_s, last_step_s + (_MOST_STALLS - 1) * limit_s)
         if last_s >= now_s - limit_s:
             return None
         answer_s = now_s - self._settings.silence_s
 
         def order(status: RankStatus) -> tuple[bool, int, bool]:
+            """Silent ranks first, then those behind, then those that wait for nobody."""
             answers = status.last_received_s >= answer_s
             return answers, status.place.step, status.waits
 

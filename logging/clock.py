@@ -47,11 +47,13 @@ class Clock:
 
     def unix_s_at(self, moment: Moment) -> float:
         """A moment of the past in seconds since 1970; NaN: not yet known."""
+        # moments are of another clock, so how long ago it was counts; NaN stays NaN
         return self.unix_s - (time.perf_counter() - moment())
 
     def look(self) -> float | None:
         """Seconds by which the wall clock has jumped since the last look; None: it has not."""
         ahead_s = self._ahead_s()
+        # since the last jump, not the last look: slow drift adds up to one too
         by_s = round(ahead_s - self._seen_ahead_s, 3)
         if abs(by_s) < JUMP_S:
             return None

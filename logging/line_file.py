@@ -36,6 +36,7 @@ class LineFile:
 
     def _open(self, mode: Literal["a", "w"]) -> TextIO:
         with failing_as(f"{self._path}: cannot open"):
+            # 1: a line goes to the system when it ends
             return self._path.open(mode, buffering=1)
 
     def _put_back(self) -> None:
@@ -44,6 +45,7 @@ class LineFile:
         with failing_as(
             f"{self._path}: removed while the run was in progress, cannot be put back"
         ):
+            # a removed file lives as long as somebody has it open, and Linux shows it here
             write_file(
                 self._path, Path(f"/proc/self/fd/{self._file.fileno()}").read_bytes()
             )
@@ -70,5 +72,6 @@ def last_stamp_unix_s(path: Path) -> float:
         tail = read_end(path, _TAIL_BYTES)
     except OSError:
         return 0.0
+    # a search, as the end of a log may be half a record; 15 digits of milliseconds last long
     stamps = re.findall(rb'"time_ms":\s*(\d{1,15})\b', tail)
     return max(map(int, stamps), default=0) / 1000

@@ -32,6 +32,7 @@ class Metrics:
 
     @property
     def elapsed_s(self) -> float:
+        """The seconds since `start_clock`."""
         return self._clock.unix_s - self._start_unix_s
 
     def write(self, series: str, **values: Any) -> None:
@@ -40,6 +41,7 @@ class Metrics:
         if self._file is not None:
             record = {"kind": series, "time_s": self.elapsed_s, **values}
             for name, value in values.items():
+                # Python would write NaN, which is no JSON, or refuse the record
                 if isinstance(value, float) and not math.isfinite(value):
                     record[name] = None
             self._file.write(json.dumps(record, allow_nan=False))

@@ -51,6 +51,7 @@ def newest_records(path: Path) -> dict[str, JsonObject]:
         except FileNotFoundError:
             return {}
     newest: dict[str, JsonObject] = {}
+    # from the newest: the first line may be cut by where the reading began
     for record in filter(None, map(_record, reversed(lines))):
         kind = record.get("kind")
         if kind in _KINDS:
@@ -67,6 +68,7 @@ def _record(line: bytes) -> JsonObject | None:
         return None
     if not isinstance(content, dict):
         return None
+    # 400,000 records have the same few names: each is in memory once
     return {sys.intern(k): value for k, value in content.items() if _is_plain(k, value)}
 
 
@@ -75,5 +77,6 @@ def _is_plain(key: str, value: Any) -> bool:
     if isinstance(value, str):
         return key == "kind"
     if isinstance(value, int):
+        # Python's integers have no bound; no program of ours counts further
         return value.bit_length() <= 64
     return value is None or isinstance(value, float)

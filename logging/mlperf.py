@@ -33,13 +33,14 @@ DECAY_FROM = "opt_learning_rate_decay_from"
 """Our keys for the shape of the schedule and where a polynomial counts from: those of the rules
 describe one polynomial."""
 _NO_TIME = '"time_ms": 0,'
-"""In a line whose time is not known yet."""
+"""The stamp of a line whose time is not known yet."""
 _MOST_BYTES = 64 << 20
 """The largest log of ours that is read: 90 epochs take 100 kB."""
 
 
 def _official_name(tensor: str) -> str:
     """A tensor as the official checker's list names it: shortcut and classifier differ."""
+    # closed_resnet.yaml of 1.1.0: stage1_unit1_conv1sc_weight, fc1_bias
     return tensor.replace("_convsc_", "_conv1sc_").replace("fc_", "fc1_")
 
 
@@ -49,6 +50,7 @@ class _Line(logging.Handler):
     line = ""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the line of a record."""
         self.line = self.format(record)
 
 
@@ -103,6 +105,7 @@ class MLPerfLog:
         self._write(key.CACHE_CLEAR, True)
 
     def init_start(self) -> None:
+        """Initialisation begins; its time does not count."""
         self._write(key.INIT_START)
 
     def hyperparameters(
@@ -135,6 +138,7 @@ class MLPerfLog:
         if optimizer.name == "lars":
             values[key.LARS_EPSILON] = optimizer.rule.epsilon
             warmup_key = key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS
+        # a warm-up of whole steps may be no round number of epochs
         values[warmup_key] = round(warmup_epochs, 6)
         for name, value in values.items():
             self._write(name, value)
@@ -143,6 +147,7 @@ class MLPerfLog:
                 self._write(key.WEIGHTS_INITIALIZATION, None, tensor=tensor)
 
     def init_stop(self) -> None:
+        """Initialisation is over."""
         self._write(key.INIT_STOP)
 
     def run_start(self, run: Run) -> None:
@@ -171,27 +176,28 @@ class MLPerfLog:
             self._write(CLOCK_JUMP, by_s)
 
     def block_start(
-        self, first_epoch: int, epochs: int, begun: Moment | None = None
+        self, first_epoch: int, epochs: int, start: Moment | None = None
     ) -> None:
+        """Epochs with one batch begin; `start`: when the device was done with those before."""
         self._write(
             key.BLOCK_START,
-            moment=begun,
+            moment=start,
             first_epoch_num=first_epoch,
             epoch_count=epochs,
         )
 
-    def batch_change(self, epoch: int, global_batch_size: int, begun: Moment) -> None:
+    def batch_change(self, epoch: int, global_batch_size: int, start: Moment) -> None:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
         self._write(
-            "global_batch_size_change", global_batch_size, begun, epoch_num=epoch
+            "global_batch_size_change", global_batch_size, start, epoch_num=epoch
         )
 
-    def epoch_start(self, epoch: int, begun: Moment | None = None) -> None:
-        """`begun`: when the device was done with the steps before."""
-        self._write(key.EPOCH_START, moment=begun, epoch_num=epoch)
+    def epoch_start(self, epoch: int, start: Moment | None = None) -> None:
+        """An epoch begins; `start`: when the device was done with the steps before."""
+        self._write(key.EPOCH_START, moment=start, epoch_num=epoch)
 
     def epoch_stop(self, epoch: int, done: Moment | None = None) -> None:
-        """`done`: when the device had done the epoch's last step."""
+        """An epoch ends; `done`: when the device had done its last step."""
         self._write(key.EPOCH_STOP, moment=done, epoch_num=epoch)
 
     def save_start(self, step: int, done: Moment) -> None:
@@ -205,9 +211,11 @@ class MLPerfLog:
             self._write(SAVE_STOP, step=step)
 
     def eval_start(self, epoch: int) -> None:
+        """The evaluation of an epoch begins."""
         self._write(key.EVAL_START, epoch_num=epoch)
 
     def eval_stop(self, epoch: int) -> None:
+        """The evaluation of an epoch is over."""
         self._write(key.EVAL_STOP, epoch_num=epoch)
 
     def eval_accuracy(self, epoch: int, accuracy: float) -> None:
@@ -215,6 +223,7 @@ class MLPerfLog:
         self._write(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
 
     def block_stop(self, first_epoch: int) -> None:
+        """The epochs of a block are over."""
         self._write(key.BLOCK_STOP, first_epoch_num=first_epoch)
 
     def run_stop(self, *, success: bool) -> None:
@@ -236,11 +245,13 @@ class MLPerfLog:
         """Write the records whose time is known by now, up to the first one whose is not."""
         with self._lock:
             while self._waiting and self._file is not None:
+                # in the order of the calls: one that is not known yet holds up the others
                 moment, line = self._waiting[0]
                 unix_s = self._clock.unix_s_at(moment)
                 if math.isnan(unix_s):
                     return
                 self._waiting.popleft()
+                # stamps of the device can lie before a stamp of the host that is written
                 self._last_ms = max(self._last_ms, int(unix_s * 1000))
                 time = f'"time_ms": {self._last_ms},'
                 self._file.write(line.replace(_NO_TIME, time, 1))
@@ -261,6 +272,7 @@ class MLPerfLog:
         elif name.endswith("_stop"):
             write = self._logger.end
         with self._lock:
+            # mlperf-logging formats the line; time_ms=0 is what `flush` replaces
             write(name, value, metadata or None, time_ms=0)
             self._waiting.append((moment or present(), self._made.line))
             self.flush()
@@ -274,6 +286,7 @@ def close_interrupted(path: Path) -> None:
     keys = set(map(key_of, content.splitlines()))
     if key.RUN_START not in keys or key.RUN_STOP in keys:
         return
+    # else the new record would stand on the line of the torn one
     if not content.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")

@@ -43,8 +43,11 @@ _NO_STAMP = 1e21
 
 _TOKEN = b":::ML"
 _MLLOG_TOKEN = ":::MLLOG "
+# `:::MLL 1559852000.123 eval_stop: {...}`: seconds and key
 _MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
+# a token and a number behind it: a record that was meant, though not as the form has it
 _LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
+# the token, what is there in place of one blank, and an object with a name
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 _SALVAGED_KEY = re.compile(
     r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:'
@@ -82,6 +85,7 @@ def _scan(record: str, start: int) -> tuple[Any, int]:
     try:
         value, end = _SCAN(record, start)
     except KeyError:
+        # a name twice, in an object that may be torn behind it: then that is what is wrong
         json.JSONDecoder().raw_decode(record, start)
         raise
     return value, end
@@ -162,6 +166,7 @@ class _Reader:
     def read(self, file: BinaryIO) -> None:
         """Read all lines. Raises CannotRead: there are too many bytes or records."""
         while chunk := file.read(_CHUNK_BYTES):
+            # to the end of the line in which the chunk ends, unless that is a very long one
             chunk += file.readline(_LINE_BYTES)
             self.head = self.head or chunk[:64]
             self.size += len(chunk)
@@ -188,6 +193,7 @@ class _Reader:
             has_end = newline != -1
             position = newline + 1 if has_end else len(chunk)
             self.newlines += has_end
+            # the rest of a line that is too long, which was named as such
             if line_start == 0 and self.goes_on:
                 continue
             raw = chunk[line_start:position]
@@ -214,18 +220,20 @@ class _Reader:
     def _line(self, raw: bytes, start: int, *, ended: bool) -> None:
         """Read the records of a line, of which the first has its token at `start`; `ended`: by a
         newline. A carriage return ends what two records are joined in."""
-        whole = 0
+        whole_records = 0
         while start != -1:
             following = raw.find(_TOKEN, start + 1)
             end = following if following != -1 else len(raw)
             returned = raw.find(b"\r", start, end)
             stop = end if returned == -1 else returned
-            whole += self._record(raw[start:stop], closed=ended or stop < len(raw))
+            whole_records += self._record(
+                raw[start:stop], closed=ended or stop < len(raw)
+            )
             if returned != -1 or following == -1:
-                if whole > 1:
+                if whole_records > 1:
                     count, first = self.log.joined
                     self.log.joined = count + 1, first or self.log.lines
-                whole = 0
+                whole_records = 0
             start = following
 
     def _record(self, raw: bytes, *, closed: bool) -> bool:
@@ -248,6 +256,7 @@ class _Reader:
             key = match[2]
             head = match.end()
             dialect = MLL
+        # `scan_once` steps over no blanks
         head = len(record) - len(record[head:].lstrip(" \t"))
         try:
             content, end = _scan(record, head)
@@ -353,8 +362,8 @@ class _Reader:
         self.records += 1
         odd_keys = self.log.odd_keys
         is_read = self.keys is None or key in self.keys
-        odd = PLAIN_KEY.fullmatch(key) is None and len(odd_keys) < MOST_ODD_KEYS
-        if not is_read and not odd and dialect in self.first:
+        is_odd = PLAIN_KEY.fullmatch(key) is None and len(odd_keys) < MOST_ODD_KEYS
+        if not is_read and not is_odd and dialect in self.first:
             return
         metadata = content.get("metadata")
         event = Event(
@@ -365,8 +374,9 @@ class _Reader:
             metadata=metadata if isinstance(metadata, dict) else {},
             order=self.records,
         )
+        # even where nobody reads its key: that the log has this dialect is known by it
         self.first.setdefault(dialect, event)
-        if odd:
+        if is_odd:
             odd_keys.setdefault(key, event)
         if is_read:
             self.events[dialect].append(event)
@@ -390,6 +400,7 @@ class _Reader:
                 stamp = float(stamp)
                 if seconds is not None:
                     stamp = round(stamp * 1000, 3)
+        # by its type: a boolean is an int to isinstance
         is_number = type(stamp) in (int, float)
         if is_number and -_NO_STAMP < stamp < _NO_STAMP:
             return stamp
@@ -410,6 +421,7 @@ class _Reader:
         log.dialect, other_dialect = sorted(
             (MLLOG, MLL), key=self._weight, reverse=True
         )
+        # what else begins with :::MLL is noise in a log of the other dialect
         if log.dialect == MLL:
             log.problems += self.forms
             log.problems.sort(key=lambda problem: problem.line)
@@ -456,5 +468,6 @@ class _Reader:
 
 def _salvaged_key(record: str) -> str | None:
     """The key of a record that cannot be read, where it can be seen."""
+    # keys stand in front; a torn record may have a megabyte
     match = _SALVAGED_KEY.search(record[:4000])
     return re.sub(r"\W", "", match[1] or match[2]) or None if match else None

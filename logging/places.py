@@ -1,4 +1,5 @@
-"""Where logs lie: beside a run's files, in a submission, in a job's folder; and their config.
+"""The places where logs lie: beside a run's files, in a submission, in a job's folder; and their
+config.
 
 The folder of `rn50 submit` holds config.yaml, run_0, run_1, ... and, as in a submission,
 results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
@@ -15,7 +16,7 @@ from ..host.reading import read_ends
 from .run_folder import JobFolder, RunFolder
 
 RESULT_FILES = "result_*.txt"
-"""Of any name between, as MLPerf's package checker finds them."""
+"""Any name may stand between, as MLPerf's package checker finds them."""
 _ALMOST = re.compile(r"results?[-_. ]?\w*\.(txt|log)(\.\w{1,4})?", re.IGNORECASE)
 """Names that logs have by mistake, or packed. No folder of a published round has one and no log."""
 MOST_LOGS = 200  # of a folder; published ones have up to 50
@@ -45,7 +46,7 @@ def _below(path: Path) -> list[Path]:
     without = []
     empty = []
     for name, folders, files in os.walk(path):
-        folders[:] = [each for each in folders if not each.startswith(".")]
+        folders[:] = [below for below in folders if not below.startswith(".")]
         folder = Path(name)
         if results_in(folder):
             with_logs.append(folder)
@@ -54,7 +55,7 @@ def _below(path: Path) -> list[Path]:
         elif not folders and not files:
             empty.append(folder)
     # a job of ours may not have got so far
-    without = [each for each in without if not JobFolder(job_of(each) or each).runs]
+    without = [entry for entry in without if not JobFolder(job_of(entry) or entry).runs]
     jobs = filter(None, map(job_of, (*with_logs, *without)))
     if not all(JobFolder(job).runs for job in jobs):
         without += empty  # where others have packages
@@ -76,6 +77,7 @@ def _copies(folders: list[Path]) -> set[Path]:
         if job is None:
             continue
         runs = [folder for folder, parent in parents.items() if parent == job]
+        # a job of one run is that run, with its files beside the log
         if len(JobFolder(job).runs) == len(runs) == len(results_in(together)) == 1:
             copies.add(together)
         else:
@@ -116,6 +118,7 @@ def results_in(folder: Path) -> list[Path]:
         raise UserError(
             f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}"
         )
+    # result_10 behind result_9
     return sorted(files, key=lambda path: (len(path.name), path.name))
 
 

@@ -134,13 +134,14 @@ class Result:
     target: float | None = None
     images_per_s: float | None = None
     flops: int | None = None
-    """Of forward and backward of all images trained."""
+    """Operations of forward and backward of all images trained."""
     mfu: float | None = None
     """Share of the devices' peak while training."""
     allreduce_bytes: int | None = None
-    """Of gradients, in a step, of each rank."""
+    """Bytes of gradients of each rank in a step."""
     storage_read_bytes: int | None = None
-    """All ranks, since `run_start` or the resumption; what the page cache had is not read."""
+    """Bytes that all ranks read since `run_start` or the resumption; what the page cache had is not
+    read."""
     ranks: int | None = None
     global_batch_size: int | None = None
     config_sha256: str = ""
@@ -186,6 +187,7 @@ class Failure:
 
     @property
     def file_name(self) -> str:
+        """The name of its file in the run's folder."""
         return f"failure_{self.rank}.json"
 
     @property
@@ -303,6 +305,7 @@ def fit(record: type[T], tree: Any, file_name: str) -> T:
     """A record of the JSON object in a file. Raises UserError for the first key that does not
     fit."""
     try:
+        # as JSON: strict takes its lists for tuples, and Python's lists for none
         content = json.dumps(tree, allow_nan=False)
         return cast(T, _adapter(record).validate_json(content, strict=True))  # type: ignore[arg-type]
     except ValueError as error:

@@ -22,7 +22,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG
-        """With this config the same run can be repeated."""
+        """The config by which the same run can be repeated."""
         self.origins = path / "origins.json"
         self.environment = path / "environment.json"
         """The launcher writes it before the ranks start."""
@@ -121,6 +121,7 @@ class RunFolder:
         in it leads elsewhere: the run would be written there."""
         for path in self.path.iterdir():
             in_its_folder(path)
+        # that it can be held proves both: nobody holds it, and a file can be made here
         with hold(self.lock):
             pass
 

@@ -1,6 +1,6 @@
-"""Where the clock of a run went, from the records of its log: epochs, saves, evaluations and, of a
-resumed run, interruptions; what is left are gaps. Every rate and every time of training follows
-from here."""
+"""What the clock of a run was spent on, from the records of its log: epochs, saves, evaluations
+and, of a resumed run, interruptions; what is left are gaps. Every rate and every time of training
+follows from here."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Interval(NamedTuple):
 
     @property
     def duration_s(self) -> float:
+        """The time from the start to the stop."""
         return self.stop_s - self.start_s
 
 
@@ -76,6 +77,7 @@ class RunTime(NamedTuple):
     def images_per_s(self, samples: float | None) -> float | None:
         """The rate of training. `samples`: images of an epoch."""
         epochs = sum(part.epochs for part in self.epochs)
+        # stamps are milliseconds: less is no time but rounding
         if not samples or not epochs or self.training_s < 1e-6:
             return None
         return samples * epochs / self.training_s
@@ -89,7 +91,7 @@ class RunTime(NamedTuple):
         for intervals in parts:
             counted += intervals
             covered.append(covered_s(counted, 0.0, run_s))
-        shares_s = [after - before for before, after in pairwise(covered)]
+        shares_s = [next_sum_s - sum_s for sum_s, next_sum_s in pairwise(covered)]
         return Shares(*reversed(shares_s), run_s - covered[-1])  # type: ignore[call-arg]
 
     @staticmethod
@@ -104,6 +106,7 @@ def covered_s(
 ) -> float:
     """The time from a start to a stop that lies in at least one of some intervals."""
     covered = 0.0
+    # by their starts, so that what one has covered is not counted again for the next
     for part in sorted(intervals):
         start_s = max(part.start_s, start_s)
         end_s = min(part.stop_s, stop_s)
@@ -157,6 +160,7 @@ def _intervals(
             continue  # a slower rank's copy
         if epoch is not None:
             closed.add(epoch)
+        # a block names its epochs; an epoch or an evaluation is one
         epochs = number(opened.metadata.get("epoch_count")) or 0.0
         if epochs <= 0:
             epochs = 1.0

@@ -30,6 +30,7 @@ class Timeline:
 
     @phase.setter
     def phase(self, name: str) -> None:
+        """Enter a phase, and tell whoever asked for it."""
         self._phase = name
         self.on_phase()
 
@@ -43,17 +44,24 @@ class Timeline:
         finally:
             self.add(name, start, self._clock.unix_s)
 
-    def add_device(self, name: str, begun: Sequence[Moment], done: Moment) -> None:
+    def add_device(self, name: str, starts: Sequence[Moment], done: Moment) -> None:
         """Record a span of the device, which may not have begun it yet: from the last of some
         moments."""
-        self._of_device.append((name, begun, done))
+        self._of_device.append((name, starts, done))
 
     def add(self, name: str, start: float, stop: float, thread: str = "") -> None:
-        """Record a span by its start and stop in Unix seconds. `thread`: by default this one."""
+        """Record a span.
+
+        Args:
+            name: what was done.
+            start: when it began, in Unix seconds.
+            stop: when it ended.
+            thread: who did it; empty: this thread.
+        """
         self.spans.append(
             {
                 "name": name,
-                "ph": "X",
+                "ph": "X",  # a complete event, with a start and a duration
                 "ts": round(start * 1e6),
                 "dur": round((stop - start) * 1e6),
                 "pid": self._rank,
@@ -63,9 +71,9 @@ class Timeline:
 
     def to_json(self) -> str:
         """Chrome trace JSON, times in microseconds."""
-        for name, begun, done in self._of_device:
+        for name, starts, done in self._of_device:
             if not math.isnan(done()):
-                start_s = max(map(self._clock.unix_s_at, begun))
+                start_s = max(map(self._clock.unix_s_at, starts))
                 self.add(name, start_s, self._clock.unix_s_at(done), "device")
         self._of_device.clear()
         trace = {"traceEvents": self.spans, "displayTimeUnit": "ms"}

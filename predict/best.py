@@ -41,6 +41,7 @@ def best_of_each_batch(
         try:
             job = job_of(batch)
             images = batch * job.gpus
+            # the batches rise: the ones behind are larger still
             if images > LARGEST_GLOBAL_BATCH:
                 beyond = f"{images:,} images a step are beyond every published run of one batch"
                 refused = refused or beyond

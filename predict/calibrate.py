@@ -61,16 +61,25 @@ class Calibration:
 def calibrate(
     name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
 ) -> Calibration:
-    """Fit `base` to one run or more. Raises UserError: runs that no rising line explains."""
+    """Fit a machine to one run or more. Raises UserError: runs that no rising line explains.
+
+    Args:
+        name: what messages call the machine.
+        base: the machine as it is described.
+        runs: what was measured on it.
+        precision: what the runs computed in.
+    """
     performance = base.performance or Performance()
     fixed_s = None
     constants = ["fixed", "per_image"]
+    # one batch has one step: it cannot tell what grows with the batch from what does not
     if len({run.batch for run in runs}) == 1:
         constants = ["per_image"]
         fixed_s = 0.0
         if getattr(performance, precision) is not None:
             fixed_s = build(name, base, precision).fixed_s
         shortest_s = min(run.step_s for run in runs)
+        # that of another machine may be longer than the whole step here
         fixed_s = min(fixed_s, 0.5 * shortest_s)
     points = tuple(
         Point(gpus=run.gpus, batch=run.batch, step_s=run.step_s, source=run.source)
@@ -104,6 +113,7 @@ def calibrate(
         )
         fits.append(fit)
     usual = Performance().jitter
+    # of fits that are as good the one with the usual jitter
     return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - usual)))
 
 

@@ -24,6 +24,7 @@ def ring(ranks: int, n_bytes: float, link: Link) -> float:
     """
     chunk = n_bytes / ranks
     rounds = ranks - 1
+    # each round of the scatter reduces what it receives; the gather only copies
     return rounds * (link.reduced_s(chunk) + link.message_s(chunk))
 
 
@@ -52,6 +53,7 @@ def torus_2d(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> floa
     (Y-1)/Y n/X g; 2(X-1) + 2(Y-1) rounds, Fujitsu's 2(mx + my - 2) (Sony quotes 2(X-1)).
     """
     rows, columns = sides
+    # neighbours in a row are neighbours by rank, those in a column a row apart
     in_rows_s = ring(columns, n_bytes, topology.ring(1, columns))
     in_columns_s = ring(rows, n_bytes / columns, topology.ring(columns, rows))
     return in_rows_s + in_columns_s
@@ -100,6 +102,7 @@ def double_tree(topology: Topology, n_bytes: float) -> float:
     beta = inside.beta_s_per_byte if chain else 0.0
     if levels:
         across = topology.one_flow()
+        # two children a level, but one of the root; as many on the way down
         pieces = (2 * levels - 1) * chunk
         fill_s += 2 * levels * across.alpha_s + 2 * pieces * across.beta_s_per_byte
         fill_s += pieces * across.gamma_s_per_byte
@@ -116,6 +119,7 @@ def in_switches(topology: Topology, n_bytes: float) -> float:
     """Reduce-scatter in the node, sums in a tree of switches, allgather in the node (SHARP, Graham
     et al. 2016): 2 L alpha + n beta across, a byte going up once and down once, whatever p is."""
     node = topology.node
+    # each card carries its part
     sent = n_bytes / node.nics
     across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s
     across_s += sent * node.nic.beta_s_per_byte
@@ -124,7 +128,7 @@ def in_switches(topology: Topology, n_bytes: float) -> float:
 
 def _recursive_doubling(topology: Topology, n_bytes: float) -> float:
     """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005)."""
-    doublings = topology.ranks.bit_length() - 1
+    doublings = topology.ranks.bit_length() - 1  # the floor of log2
     time_s = 0.0
     for k in range(doublings):
         time_s += topology.exchange(1 << k).reduced_s(n_bytes)
@@ -138,6 +142,7 @@ def _halving_doubling(topology: Topology, n_bytes: float) -> float:
     """
     time_s = 0.0
     for k in range(topology.ranks.bit_length() - 1):
+        # half, a quarter, ... with the rank 1, 2, 4, ... away
         part = n_bytes / (2 << k)
         link = topology.exchange(1 << k)
         time_s += link.reduced_s(part) + link.message_s(part)

@@ -66,6 +66,7 @@ def stop_epoch(expected: float, period: int, offset: int | None) -> int:
 
     Without an offset the best is meant: it puts an evaluation on the expected epoch.
     """
+    # rounds halves down: ceil(37.5 - 0.5) is 37
     epoch = math.ceil(expected - 0.5)
     if offset is None:
         return epoch
@@ -94,6 +95,7 @@ def _monotone(era: str) -> tuple[list[float], list[float], float]:
     batches, means = np.transpose(list(map(_means, blocks))).tolist()
     published_batches, published_epochs = np.transpose(points)
     fit = np.interp(published_batches, batches, means)
+    # ddof=1: the deviation of a sample, not of all runs there could be
     scatter = float(np.std(fit - published_epochs, ddof=1))
     return batches, means, scatter
 

@@ -55,6 +55,8 @@ def build(
 def _refined(sheet: Machine, points: tuple[Point, ...]) -> Machine:
     """The most probable constants, given those of the data sheet and the points: Gauss-Newton on
     the logarithms, each deviation in units of its sigma."""
+    # information is the inverse of variance: that of the data sheet on ln per_image_s and ln
+    # fixed_s, which the points' is added to
     prior = np.diag([SIGMA_PER_IMAGE**-2, SIGMA_FIXED**-2])
     offset = np.zeros(2)
     machine = sheet
@@ -77,6 +79,7 @@ def _refined(sheet: Machine, points: tuple[Point, ...]) -> Machine:
             sheet,
             per_image_s=sheet.per_image_s * math.exp(offset[0]),
             fixed_s=sheet.fixed_s * math.exp(offset[1]),
+            # both variances, then the covariance beside the diagonal
             covariance=tuple(spread[[0, 1, 0], [0, 1, 1]].tolist()),
         )
         if np.abs(step).max() < _CLOSE:
@@ -90,13 +93,13 @@ def _through_points(machine: Machine, compute: Compute) -> Machine:
     machine = _through(machine, compute, alone)
     # what waits beside computation hardly depends on it: a contraction
     for _ in range(_ROUNDS):
-        before = alone
+        previous = alone
         alone = []
         for point in compute.points:
             beside_s = _step_s(machine, point) - machine.compute_s(point.batch)
             alone.append(max(_LEAST_S, point.step_s - beside_s))
         machine = _through(machine, compute, alone)
-        if np.abs(np.subtract(alone, before)).max() < _CLOSE_S:
+        if np.abs(np.subtract(alone, previous)).max() < _CLOSE_S:
             break
     if not 0 < machine.exponent < _MOST_EXPONENT:
         raise UserError(
@@ -115,6 +118,7 @@ def _step_s(machine: Machine, point: Point) -> float:
 def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
     """The line through the points of computation alone, by least squares where they are many."""
     batches = [point.batch for point in compute.points]
+    # linear but where `fixed_s` leaves two points free to say more
     exponent = 1.0
     if compute.fixed_s is None:
         slope, fixed = np.polyfit(batches, alone, 1).tolist()

@@ -27,8 +27,8 @@ same parts are from each other. Cross-validation is flat from 0.05 to 0.12, 0.15
 WORKSPACE_BYTES = 4.0e9
 """CUDA context, modules, handles, workspaces: what an H200 used beside the plan's memory."""
 COPIES_OF_ACTIVATIONS = 2.09
-"""Of the plan on an H200: 14.0 GB at 208 images, 22.9 at 400. By this the largest published batches
-(1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.54 to 0.82 of the memory."""
+"""The plan on an H200 took 14.0 GB at 208 images, 22.9 at 400. By this the largest published
+batches (1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.54 to 0.82 of the memory."""
 BYTES_PER_PARAMETER = 12
 """fp16 weight and gradient, fp32 master and momentum."""
 
@@ -58,8 +58,10 @@ def from_sheet(performance: Performance, sheet: Sheet) -> tuple[float, float]:
     """(fixed_s, per_image_s) of a machine with `tensor_flops_per_s`, from its data sheet alone."""
     assert performance.tensor_flops_per_s is not None
     launch_s = sheet.launch_without_graphs_s
+    # the device starts the kernels of a graph by itself, at its own clock
     if performance.graphs:
         launch_s = sheet.launch_cycles / performance.clock_hz
+    # what software fuses less moves more bytes than the entries, by whose steps the constant is set
     share = (
         performance.bytes_per_image or ENTRY_BYTES_PER_IMAGE
     ) / ENTRY_BYTES_PER_IMAGE
@@ -88,23 +90,31 @@ def largest_batch(available_bytes: float, precision: str) -> int:
 
 
 def beyond_memory(key: str, batch: int, system: System, precision: str) -> str | None:
-    """Why the devices of a described machine do not hold `batch` images; None: they do."""
+    """Why the devices of a described machine do not hold a batch; None: they do.
+
+    Args:
+        key: what the message begins with.
+        batch: images of a device.
+        system: the machine.
+        precision: fp16, fp32 or tf32.
+    """
     performance = system.performance
     if performance is None or performance.memory_bytes is None:
         return None
-    most = largest_batch(performance.memory_bytes, precision)
-    if batch <= most:
+    most_images = largest_batch(performance.memory_bytes, precision)
+    if batch <= most_images:
         return None
     needed_bytes = memory_bytes(batch, precision)
     return (
-        f"{key}: at most about {most} images in the {performance.memory_bytes / 2**30:.0f} GiB of "
-        f"{system.accelerator} expected, found {batch}, which need about "
-        f"{needed_bytes / 2**30:.1f} GiB"
+        f"{key}: at most about {most_images} images in the "
+        f"{performance.memory_bytes / 2**30:.0f} GiB of {system.accelerator} expected, found "
+        f"{batch}, which need about {needed_bytes / 2**30:.1f} GiB"
     )
 
 
 def _image_bytes(precision: str) -> float:
     layers, _ = resnet50()
+    # bytes: TF32 rounds within the multiplier, and is stored as float32
     element = 4 if precision in ("fp32", "tf32") else 2
     return (
         COPIES_OF_ACTIVATIONS

@@ -64,7 +64,7 @@ def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
         performance.intra_latency_s, 1 / performance.intra_bytes_per_s, GAMMA_S_PER_BYTE
     )
     node = Node(per_node, inside, performance.nics, nic)
-    nodes = -(-gpus // per_node)
+    nodes = -(-gpus // per_node)  # rounded up
     return Topology(node, nodes, performance.rack_nodes, performance.oversubscription)
 
 

@@ -18,8 +18,9 @@ from ..config.resnet_stages import BASIC, BASIC_DEPTHS, BOTTLENECK, UNITS
 from ..config.schema import Model
 
 FLOPS_PER_BYTE = 70.0
-"""Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
-convolutions, 0.8 TB/s. Moves shares between layers only, never the length of a step."""
+"""The intensity at which a layer turns from memory- to compute-bound; achieved fp16 rates of V100:
+56 TFLOP/s on convolutions, 0.8 TB/s. It moves shares between layers only, never the length of a
+step."""
 
 BATCH_NORM_PASSES_FORWARD = 3
 BATCH_NORM_PASSES_BACKWARD = 5
@@ -88,6 +89,7 @@ def resnet(
         out_px = math.ceil(px / stride)
         number = len(layers)
         layer = Layer(
+            # each weight takes part in a multiply and an add at every pixel of the output
             forward_flops=2 * weights * out_px**2,
             activation_elements=out_px**2 * c_out,
             input_elements=c_in * px**2,
@@ -103,10 +105,11 @@ def resnet(
     channels = model.width
     if model.stem == "imagenet":
         px = convolution("conv0", 7, 3, channels, crop_px, stride=2)
-        px = math.ceil(px / 2)
+        px = math.ceil(px / 2)  # pooling
     else:
         px = convolution("conv0", 3, 3, channels, crop_px)
     block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
+    # v1.5: the 3x3 has the stride, where v1 had it in the first 1x1
     strided = [kernel for kernel, _ in block].index(3)
     for prefix, width, stride in _units(model):
         c_in = channels
@@ -121,6 +124,7 @@ def resnet(
                 stride if number == strided else 1,
             )
             c_in = width * multiple
+        # a shortcut is a convolution only where the shapes differ
         if stride != 1 or channels != c_in:
             convolution(f"{prefix}_convsc", 1, channels, c_in, px, stride)
         px = out_px
@@ -148,7 +152,7 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
 
 def _convolution_cost(layer: Layer) -> float:
     """Relative time of the convolution alone, by its roofline."""
-    moved = 2 * (layer.activation_elements + layer.input_elements)
+    moved = 2 * (layer.activation_elements + layer.input_elements)  # bytes in float16
     return max(layer.forward_flops / FLOPS_PER_BYTE, moved)
 
 
@@ -165,6 +169,7 @@ def backward_costs() -> tuple[float, ...]:
     layers, _ = resnet50()
     costs = []
     for number, layer in enumerate(layers):
+        # nobody needs the gradient of the images
         gradients = 1 if number == 0 else 2
         norm = 2 * BATCH_NORM_PASSES_BACKWARD * layer.activation_elements
         costs.append(gradients * _convolution_cost(layer) + norm)
@@ -184,12 +189,12 @@ def backward_fraction() -> float:
 def ready_shares() -> tuple[float, ...]:
     """Share of backward done when the gradients of each layer are there, first layer first."""
     costs = backward_costs()
-    whole = math.fsum(costs)
+    total = math.fsum(costs)
     done = 0.0
     shares = []
     for cost in reversed(costs):
-        done += cost / whole
-        shares.append(min(done, 1.0))
+        done += cost / total
+        shares.append(min(done, 1.0))  # the sum of shares may end a bit above 1
     return tuple(reversed(shares))
 
 
@@ -199,20 +204,21 @@ def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
     model is set aside and goes last, as one group (Fujitsu's rule and the trainer's)."""
     tensors = resnet50()[1]
     sizes = [tensor.gradient_bytes(precision) for tensor in tensors]
-    apart: set[Tensor] = set()
+    batch_norms: set[Tensor] = set()
     if precision == "fp16":
-        apart = {tensor for tensor in tensors if tensor.is_batch_norm}
+        batch_norms = {tensor for tensor in tensors if tensor.is_batch_norm}
     groups = []
     for numbers in gradient_groups(rule, sizes):
-        together = {tensors[number] for number in numbers} - apart
+        together = {tensors[number] for number in numbers} - batch_norms
         if together:
             groups.append(_group(together, precision))
-    if apart:
-        groups.append(_group(apart, precision))
+    if batch_norms:
+        groups.append(_group(batch_norms, precision))
     return tuple(groups)
 
 
 def _group(tensors: Collection[Tensor], precision: str) -> Group:
+    # backward comes to the first layer last: with it the whole group is there
     first = min(tensor.layer for tensor in tensors)
     layers = len(ready_shares())
     return Group(

@@ -13,6 +13,7 @@ from ..config.benchmark import (
     CROP_PX,
     EVAL_PERIOD_EPOCHS,
     IMAGENET_TRAIN_SAMPLES,
+    NETWORK,
     RESNET50_TENSORS,
     TARGET_ACCURACY,
 )
@@ -94,12 +95,12 @@ class PredictedJob:
 
     @property
     def batch(self) -> int:
-        """Images of an accelerator, at first."""
+        """Images of an accelerator in the first segment."""
         return self.segments[0].batch
 
     @property
     def global_batch_size(self) -> int:
-        """At first."""
+        """Images of a step in the first segment."""
         return self.segments[0].ranks * self.batch
 
     def step(self, machine: Machine, batch: int) -> Step:
@@ -174,7 +175,7 @@ class Prediction:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of each rank, in a step."""
+        """Bytes of gradients that each rank sends in a step."""
         return sum(group.n_bytes for group in wire_groups("single", self.job.precision))
 
     @property
@@ -272,8 +273,21 @@ def job_of_system(
     mpi: Family | None = None,
     **choices: Any,
 ) -> PredictedJob:
-    """A job of constant batch by the machine's own software. Raises UserError where the numbers
-    make no run."""
+    """A job of constant batch by the machine's own software.
+
+    Args:
+        name: what answers call the machine.
+        system: the machine.
+        gpus: its accelerators.
+        batch: images of each in a step.
+        algorithm: a what-if in place of the machine's, and so is `groups`.
+        groups: see `algorithm`.
+        mpi: the one that Horovod was linked to.
+        **choices: further fields of the job.
+
+    Raises:
+        UserError: the numbers make no run.
+    """
     if gpus > MAX_GPUS:
         raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
     if gpus * batch > IMAGENET_TRAIN_SAMPLES:
@@ -340,6 +354,7 @@ def job_of_config(
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
     }
+    # a closed run of one batch stops when it converges, which published runs tell
     if (
         run.division == "open"
         or len(segments) > 1
@@ -360,27 +375,16 @@ def job_of_config(
     return _checked(job)
 
 
-NETWORK = {
-    "model.network": "resnet",
-    "model.depth": 50,
-    "model.width": 64,
-    "model.stem": "imagenet",
-    "model.norm": "batch",
-    "data.crop_px": CROP_PX,
-}
-"""What makes a config's network the one that the model of a step describes."""
-
-
 def check_network(run: Run, source: str) -> None:
     """Raises UserError, named by `source`, where `run` trains no ResNet-50 v1.5 at 224 px."""
-    others = []
-    for key, expected in NETWORK.items():
+    differences = []
+    for key, expected in (NETWORK | {"data.crop_px": CROP_PX}).items():
         value = attrgetter(key)(run)
         if value != expected:
-            others.append(f"{key} {value} (not {expected})")
-    if others:
+            differences.append(f"{key} {value} (not {expected})")
+    if differences:
         raise UserError(
-            f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(others)}"
+            f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(differences)}"
         )
 
 
@@ -395,8 +399,8 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
             f"--gpus: a multiple of {per_node} (a node) expected, found {ranks}"
         )
     nodes = {"nodes": ranks // per_node, "ranks_per_node": per_node}
-    placed = system.model_copy(update=nodes)
-    return run.model_copy(update={"system": placed})
+    resized = system.model_copy(update=nodes)
+    return run.model_copy(update={"system": resized})
 
 
 def precision_of(run: Run, system: System) -> str:
@@ -470,6 +474,7 @@ def _time_interval_s(
     sigma = math.hypot(run.training_s * step_sigma, beside_s) / total_s
     fewer_epochs_s = (epochs.expected - epochs.low) * epoch_s
     more_epochs_s = (epochs.high - epochs.expected) * epoch_s
+    # independent causes add up as squares do (hypot)
     faster_s = SIGMAS_FASTER * sigma * total_s
     slower_s = SIGMAS_SLOWER * sigma * total_s
     below_s = math.hypot(faster_s, fewer_epochs_s)
@@ -484,6 +489,7 @@ def curve(answer: Prediction) -> list[Prediction]:
     counts = set()
     for doublings in CURVE_DOUBLINGS:
         count = max(1, round(job.gpus * 2.0**doublings))
+        # whole nodes, as a job has them
         if count > per_node:
             count = count // per_node * per_node
         if doublings <= 0 or count * job.batch <= CURVE_IMAGES:
@@ -510,10 +516,18 @@ def strong_curve(answer: Prediction) -> list[Prediction]:
 
 
 def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
-    """The relative error of a step of `total_s`; it grows with the distance from the points. The
-    constants' part follows from the weighing of data sheet and points (`hardware.py`); the rest was
-    set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
+    """The relative error of a step; it grows with the distance from the points. The constants' part
+    follows from the weighing of data sheet and points (`hardware.py`); the rest was set so that
+    90 % intervals hold 85 to 95 % of the rows left out (`validate.py`).
+
+    Args:
+        machine: the machine's model.
+        gpus: how many take part.
+        batch: images of each.
+        total_s: the step as it is predicted.
+    """
     points = machine.points
+    # a machine without a point is known from its data sheet: as one device
     known_gpus = max((point.gpus for point in points), default=1)
     doublings = max(0.0, math.log2(gpus / known_gpus))
     far = SIGMA_PER_DOUBLING_OF_GPUS * doublings
@@ -526,6 +540,7 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
     growing = machine.growing_s(batch) / total_s
     fixed = machine.fixed_s / total_s
     per_image, launch, both = machine.covariance
+    # of a weighted sum of two errors that depend on each other
     variance = growing**2 * per_image + fixed**2 * launch
     variance += 2 * growing * fixed * both
     waiting = SIGMA_WAITING * (1 - growing - fixed)

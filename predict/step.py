@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from ..config.algorithms import IN_SWITCHES
-from ..config.communication import own_algorithms
+from ..config.communication import plan_own
 from .cost import allreduce, in_switches
 from .gpu import update_s
 from .hardware import Machine, topology_of
@@ -34,7 +34,7 @@ class GroupTimes:
 
 @dataclass(frozen=True)
 class Step:
-    """Where one step goes, in seconds; the parts add up to `total_s`."""
+    """The parts of one step in seconds; they add up to `total_s`."""
 
     forward_s: float
     backward_s: float
@@ -83,10 +83,19 @@ def step_time(
     groups: str | None = None,
     algorithms: Sequence[str] = (),
 ) -> Step:
-    """One step of `gpus` ranks with `batch` images each. Groups and the algorithms of which the
-    fastest counts (`Communication.priced`) are by default those of the machine's own software."""
+    """One training step.
+
+    Args:
+        machine: the machine's model.
+        gpus: how many ranks take part.
+        batch: images of each.
+        groups: the grouping; None: that of the machine's own software.
+        algorithms: those of which the fastest counts (`Communication.priced`); empty: as groups.
+    """
     performance = machine.performance
+    own_plan = plan_own(machine.system, gpus)
     growing = machine.growing_s(batch)
+    # a part of the fixed time, which points may set below what the memory's rate allows
     optimizer = min(machine.fixed_s, update_s(performance))
     launch = machine.fixed_s - optimizer
     share = backward_fraction()
@@ -94,8 +103,8 @@ def step_time(
     times, exposed_s = _communicate(
         machine,
         gpus,
-        wire_groups(groups or performance.groups, machine.precision),
-        algorithms or own_algorithms(machine.system, performance, gpus),
+        wire_groups(groups or own_plan.groups, machine.precision),
+        algorithms or own_plan.priced,
         backward,
         share * launch,
     )
@@ -123,10 +132,18 @@ def step_time(
 def group_cost_s(
     machine: Machine, gpus: int, n_bytes: float, algorithms: Iterable[str]
 ) -> tuple[str, float]:
-    """(algorithm, seconds) of one allreduce: the fastest of several."""
+    """(algorithm, seconds) of one allreduce: the fastest of several.
+
+    Args:
+        machine: the machine's model.
+        gpus: how many ranks sum.
+        n_bytes: what each of them has.
+        algorithms: those that may be taken.
+    """
     costs_s = []
     for name in algorithms:
         tree = name in ("double_tree", IN_SWITCHES)
+        # within one node no message comes to a switch
         if name == IN_SWITCHES:
             topology = topology_of(machine, gpus, tree=tree)
             if topology.nodes > 1:
@@ -158,12 +175,19 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     sigma z((p - 3/8) / (p + 1/4)) (Blom 1958), sqrt(2 ln p) in the limit. Interruptions of PAUSE_S
     take the share f = `os_noise_fraction` of a rank's time; while they are rare, the step waits for
     all of them: PAUSE (1 - exp(-p f t / PAUSE)), linear in p at first (Petrini et al. 2003).
+
+    Args:
+        machine: the machine's model.
+        ranks: how many take part.
+        compute_s: the time in which a rank computes.
+        busy_s: that time with all that it waits for.
     """
     if ranks == 1:
         return 0.0
     performance = machine.performance
     sigmas = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
     interrupted_s = ranks * performance.os_noise_fraction * busy_s
+    # 1 - exp(-x), without the digits that a small x would lose
     waits = PAUSE_S * -math.expm1(-interrupted_s / PAUSE_S)
     return performance.jitter * compute_s * sigmas + waits
 
@@ -209,6 +233,7 @@ def _communicate(
     for group in groups:
         name, sum_s = group_cost_s(machine, gpus, group.n_bytes, algorithms)
         ready_s = group.ready * growing_s + group.ready_fixed * fixed_s
+        # one group at a time: the next one waits for the network too
         start_s = max(free_s, ready_s)
         free_s = start_s + (sum_s + machine.performance.launch_s)
         times.append(GroupTimes(name, ready_s, start_s, free_s))

@@ -65,6 +65,7 @@ class Topology(NamedTuple):
         2(nodes-1) steps at network latency, the rest inside, tuning.cc); its rate is that of
         the slowest hop.
         """
+        # all ranks of a ring are in one node
         if stride * count <= self.node.ranks or self.nodes == 1:
             return self.node.inside
         nodes_away = stride / self.node.ranks
@@ -83,6 +84,7 @@ class Topology(NamedTuple):
     def exchange(self, distance: int) -> Link:
         """One step in which ranks r and r XOR `distance` swap: inside nodes, or all ranks leave."""
         ranks = self.node.ranks
+        # r XOR distance stays within a node whose ranks are whole pairs of such blocks
         if self.nodes == 1 or ranks % (2 * distance) == 0:
             return self.node.inside
         return self._across(ranks, distance / ranks)

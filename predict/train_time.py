@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from ..config.communication import own_algorithms
+from ..config.communication import plan_own
 from .hardware import Machine
 from .step import group_cost_s
 
@@ -34,7 +34,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class TrainTime:
-    """Where the time between run_start and run_stop goes, in seconds."""
+    """The parts of the time between run_start and run_stop, in seconds."""
 
     startup_s: float
     """run_start to the first epoch: iterators, the first touch of the data."""
@@ -75,18 +75,25 @@ def train_time(
     bn_average: bool = True,
     algorithms: Sequence[str] = (),
 ) -> TrainTime:
-    """All clocks of a run on `gpus` ranks that evaluates `evals` times.
+    """All clocks of a run.
 
-    `bn_average`: batch-norm statistics are averaged over the ranks before each evaluation, by the
-    fastest of `algorithms` (default: the machine's own).
+    Args:
+        machine: the machine's model.
+        phases: the epochs, by their batch.
+        evals: how often it evaluates.
+        gpus: how many ranks take part.
+        bn_average: whether batch-norm statistics are averaged over the ranks before each
+            evaluation.
+        algorithms: those of which the fastest averages them; empty: the machine's own.
     """
     performance = machine.performance
     nodes = math.ceil(gpus / machine.system.ranks_per_node)
+    # a node reads its ranks' images from storage once; later epochs find them in its memory
     epoch_s = phases[0].steps_per_epoch * phases[0].step_s
     reading_s = DATASET_BYTES / nodes / performance.read_bytes_per_s
     statistics_s = 0.0
     if bn_average and gpus > 1:
-        algorithms = algorithms or own_algorithms(machine.system, performance, gpus)
+        algorithms = algorithms or plan_own(machine.system, gpus).priced
         _, statistics_s = group_cost_s(
             machine, gpus, BATCH_NORM_STATISTICS_BYTES, algorithms
         )

@@ -15,6 +15,7 @@ def training_flops(model: Model, data: Data) -> int | None:
     if model.network != "resnet":
         return None
     layers, _ = resnet(model, data.crop_px, data.classes)
+    # forward once, and backward twice as much
     return 3 * sum(layer.forward_flops for layer in layers)
 
 
@@ -30,8 +31,15 @@ def gradient_bytes(model: Model, data: Data, precision: str) -> int | None:
 def utilisation(
     flops_per_s: float, ranks: int, system: System, precision: str
 ) -> float | None:
-    """Model FLOPs utilisation (MFU): the share that `flops_per_s` of all ranks is of the peak of
-    their devices. None: no data sheet gives the peak in this precision."""
+    """Model FLOPs utilisation (MFU): the share of the devices' peak. None: no data sheet gives the
+    peak in this precision.
+
+    Args:
+        flops_per_s: the rate of all ranks.
+        ranks: how many there are, a device each.
+        system: the machine.
+        precision: fp16, fp32 or tf32.
+    """
     performance = system.performance
     if performance is None or not uses_sheet(performance, precision):
         return None

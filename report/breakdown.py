@@ -1,4 +1,4 @@
-"""Where the time of a run went, from its files: the start-up, the steps of rank 0, all ranks."""
+"""What the time of a run was spent on, from its files: start-up, the steps of rank 0, all ranks."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Bar(NamedTuple):
 
     @property
     def end_s(self) -> float:
+        """The end of the span, counted as its start."""
         return self.start_s + self.duration_s
 
 
@@ -41,6 +42,7 @@ def start_up(spans: Sequence[JsonObject]) -> list[Bar]:
     """Return the spans before the first epoch by start."""
     bars: list[Bar] = []
     for span in spans:  # by their start
+        # a program's own file may hold anything as a name
         name = show(span.get("name"))
         if _FIRST_OF_THE_CLOCK.match(name) or len(bars) == _MOST_BARS:
             break
@@ -77,18 +79,19 @@ def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
         if not usual or not slow:
             return []
         rows.append(PhaseRow(name, meaning, median(usual), median(slow)))
+    # medians of parts do not add up to the median of a step, so shares are of their sum
     total_ms = sum(row.median_ms for row in rows) or 1.0
     return [row._replace(share=row.median_ms / total_ms) for row in rows]
 
 
 class RankRow(NamedTuple):
-    """A figure over all ranks: the least, the middle, the most; `at`: which rank has the most."""
+    """A figure over all ranks: the lowest, the median and the highest, and which rank has that."""
 
     name: str
-    least: str
-    middle: str
-    most: str
-    at: str
+    lowest: str
+    median: str
+    highest: str
+    highest_rank: str
 
 
 _FIGURES = (
@@ -114,6 +117,7 @@ def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
     rows = []
     for name, keys, divisor, unit in _FIGURES:
         columns = [_numbers(table.get(key)) for key in keys]
+        # such as the memory of GPUs, of a run on CPUs
         if any(len(column) != len(hosts) for column in columns):
             continue
         sums = map(sum, zip(*columns, strict=True))
@@ -122,10 +126,10 @@ def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
         rows.append(
             RankRow(
                 name=name,
-                least=amount(min(values), unit),
-                middle=amount(median(values), unit),
-                most=amount(max(values), unit),
-                at=f"rank {worst} on {show(hosts[worst])}",
+                lowest=amount(min(values), unit),
+                median=amount(median(values), unit),
+                highest=amount(max(values), unit),
+                highest_rank=f"rank {worst} on {show(hosts[worst])}",
             )
         )
     return rows

@@ -45,7 +45,7 @@ MOST_ENDS = 6
 _NAME_PT = 14
 """From the name of a line to the next below."""
 _MOST_NAME_SHARE = 0.3
-"""Of the width of a chart, for the names at the ends; longer ones stand in the legend."""
+"""The share of a chart's width for the names at the ends; longer ones stand in the legend."""
 _MAX_POINTS = 600
 DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
@@ -75,11 +75,19 @@ def new_figure(
     layout: Any = "constrained",
     sizes_pt: tuple[float, float] = (10, 8.33),
 ) -> Figure:
-    """An empty figure in the one style; `sizes_pt`: of the text and of the legend."""
+    """An empty figure in the one style.
+
+    Args:
+        width_in: inches.
+        height_in: inches.
+        layout: matplotlib's layout engine; None: none.
+        sizes_pt: the size of the text and that of the legend.
+    """
     matplotlib = _matplotlib()
     from cycler import cycler
     from matplotlib.figure import Figure
 
+    # from the defaults: a user's matplotlibrc must not change what a report looks like
     matplotlib.rcParams.update(matplotlib.rcParamsDefault)
     matplotlib.rcParams.update(
         {
@@ -115,13 +123,13 @@ def _matplotlib() -> Any:
     assert package is not None
     assert package.origin is not None
     os.environ["MPLBACKEND"] = "agg"
-    here = os.open(".", os.O_RDONLY)
+    working_folder = os.open(".", os.O_RDONLY)
     try:
         os.chdir(Path(package.origin).with_name("mpl-data"))
         return import_module("matplotlib")
     finally:
-        os.fchdir(here)
-        os.close(here)
+        os.fchdir(working_folder)
+        os.close(working_folder)
 
 
 def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
@@ -133,14 +141,21 @@ def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
 def finish(
     axes: Axes, *, legend: bool = True, below: bool = False, right: Axes | None = None
 ) -> None:
-    """Grid, ticks and legend as every panel has them. `below`: where its axes have no room for a
-    legend; `right`: axes on the right of the same panel, which share the legend below."""
+    """Grid, ticks and legend as every panel has them.
+
+    Args:
+        axes: the panel's.
+        legend: whether there is one.
+        below: whether it stands below the axes, where they have no room for it.
+        right: axes on the right of the same panel, which share the legend below.
+    """
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
+            # 1, 3, 10, 30: some two ticks a decade, evenly apart
             axis.set_major_locator(LogLocator(subs=(1, 3)))
             axis.set_major_formatter(tick_text)
             axis.set_minor_formatter(NullFormatter())
@@ -178,10 +193,12 @@ def _by_row(entries: Sequence[T], columns: int) -> list[T]:
 def _columns(axes: Axes, labels: Sequence[str]) -> int:
     """Columns of a legend below the axes, as wide as their panel."""
     length = fmean(map(len, labels))
+    # a figure, or a part of one, which has a width as well
     figure: Any = axes.figure
     spec = axes.get_subplotspec()
     panels = spec.get_gridspec().ncols if spec else 1
     width_px = 72 * figure.get_figwidth() / panels
+    # an entry: its line with the gaps, and some 7 px a letter
     return max(1, int(width_px / (52 + 7 * length)))
 
 
@@ -191,12 +208,14 @@ def tick_text(value: float, _: float = 0.0) -> str:
         return f"{value / 1e6:g}M"
     if abs(value) >= 1e4:
         return f"{value / 1e3:g}k"
+    # 12 digits: a tick at 0.30000000000000004 is one at 0.3
     return f"{round(value, 12):,.6g}"
 
 
 def thinned(points: list[T]) -> list[T]:
     """Points in even distance, no more than a chart has across, the first and the last of them."""
     step = max(1, math.ceil((len(points) - 1) / (_MAX_POINTS - 1)))
+    # the last one whatever the step: a curve's end is what people look for
     return points[:-1:step] + points[-1:]
 
 
@@ -250,7 +269,7 @@ def draw_lines(
                 marker=marker,
                 ms=3,
                 label=label,
-                zorder=3 - number / 100,
+                zorder=3 - number / 100,  # above the grid, the first series on top
             )
             label = "_"  # one entry in the legend for all lines of a series
             ends.append(x[-1])
@@ -272,6 +291,7 @@ def _draw_band(
     curves = list(map(dict, lines))
     if len(curves) < 2:
         return
+    # runs may have been evaluated at different epochs
     shared = sorted(set[float].intersection(*map(set, curves)))
     columns = [[curve[x] for curve in curves] for x in shared]
     axes.fill_between(
@@ -294,6 +314,7 @@ def _size_pt(axes: Axes) -> tuple[float, float]:
 def _name_share(axes: Axes, names: Sequence[str]) -> float:
     """The part of the axes' width that the longest name takes."""
     longest = max(map(len, names), default=0)
+    # points: the gap to the line, and 8 a letter in bold
     return (8 + 8 * longest) / _size_pt(axes)[0]
 
 
@@ -308,9 +329,10 @@ def _name_ends(
     """
     if not ends:
         return
+    # in the scale of the axis, which may be logarithmic
     scale = axes.xaxis.get_transform()
-    left, right = scale.transform(axes.get_xlim())
-    rightmost = left + (right - left) / (1 - share)
+    x_min, x_max = scale.transform(axes.get_xlim())
+    rightmost = x_min + (x_max - x_min) / (1 - share)
     axes.set_xlim(right=scale.inverted().transform([rightmost])[0])
     axes.autoscale_view(scalex=False)
     to_axes = axes.transScale + axes.transLimits
@@ -319,6 +341,7 @@ def _name_ends(
     # of equal ends the first stands on top
     rows = sorted(ends, key=itemgetter(0), reverse=True)
     for number, (y, x, name, colour) in enumerate(rows):
+        # room for the names that are still to come, and half of this one
         below = len(rows) - number - 0.5
         end_pt = to_axes.transform((x, y))[1] * height_pt
         place_pt = max(min(end_pt, ceiling_pt), below * _NAME_PT)
@@ -337,6 +360,7 @@ def _name_ends(
 def svg(figure: Figure, **options: Any) -> str:
     """The figure as text, byte for byte the same from the same numbers."""
     image = io.StringIO()
+    # matplotlib writes the date and its version unless they are None
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(image, format="svg", metadata=nothing, **options)
     return image.getvalue()

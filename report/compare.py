@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..compliance.check_log import Check
 from ..compliance.round import judge_all
 from ..compliance.rule import ROUND
-from ..compliance.score import Score, score_checks
+from ..compliance.score import score_checks
 from ..config.benchmark import BENCHMARK, RUNS
 from ..config.leaves import flatten
 from ..config.names import nearest_name
@@ -83,6 +83,7 @@ class Column(NamedTuple):
     def places(self) -> tuple[int | None, ...]:
         """The place of each row by rising value, numbers before texts; the same for equal ones."""
         values: set[Any] = {*self.values} - {None}
+        # numbers and texts cannot be compared with each other
         rising = sorted(values, key=lambda value: (isinstance(value, str), value))
         ranks = {value: rank for rank, value in enumerate(rising)}
         return tuple(map(ranks.get, self.values))
@@ -112,7 +113,8 @@ class Comparison(NamedTuple):
     columns: tuple[Column, ...]
     """The columns that any subject has, by groups."""
     first_bits: tuple[Repeat | None, ...]
-    """Where each subject differs from the first, if both are runs of one config and seed."""
+    """The first bit in which each subject differs from the first, if both are runs of one config
+    and seed."""
     judged: tuple[tuple[Check, ...], ...]
     """The judgement on each subject."""
     round: Check | None
@@ -128,10 +130,12 @@ class Comparison(NamedTuple):
 
     @property
     def letters(self) -> tuple[str, ...]:
+        """The letter of each subject."""
         return tuple(map(letter, range(len(self.subjects))))
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The short name of each subject."""
         return tuple(map(name_of, self.subjects))
 
     @property
@@ -144,23 +148,23 @@ class Comparison(NamedTuple):
             for column in self.columns
             if column.group == PARAMETERS and column.key != "seed"
         }
-        shown = []
+        columns = []
         for column in self.columns:
             of_one_run = len(self.subjects) == 1 and column.group == RESULTS
             is_logged = column.key == "name" or column.cells in logged
             if (column.differs or of_one_run) and not (
                 column.group == CONFIG and is_logged
             ):
-                shown.append(column)
-        return tuple(shown)
+                columns.append(column)
+        return tuple(columns)
 
     @property
     def shared(self) -> tuple[tuple[str, str], ...]:
         """Title and value of what is the same in all that have it, but for values of configs."""
-        shown = self.table
+        table = self.table
         shared = []
         for column in self.columns:
-            if column.group != CONFIG and column not in shown:
+            if column.group != CONFIG and column not in table:
                 cells = filter(MISSING.__ne__, column.cells)
                 shared.append((column.title, next(cells)))
         return tuple(shared)
@@ -186,15 +190,17 @@ class Comparison(NamedTuple):
 
 def letter(index: int) -> str:
     """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
-    before, last = divmod(index, len(string.ascii_uppercase))
+    # as spreadsheets count: there is no zero, so what stands before the last is one less
+    letters_before, last = divmod(index, len(string.ascii_uppercase))
     name = string.ascii_uppercase[last]
-    return letter(before - 1) + name if before else name
+    return letter(letters_before - 1) + name if letters_before else name
 
 
 def name_of(subject: Subject) -> str:
     """Return a short name: the last two parts of the path, or of the job's; of what others submit
     ORG/SYSTEM and what lies below it."""
     path = subject.path.resolve()
+    # ORG/results/SYSTEM/resnet, as MLPerf's packages are laid out
     if subject.config is None and "results" in path.parts[-4:-1]:
         org, _, *below = path.parts[path.parts.index("results", -4) - 1 :]
         return show("/".join([org, *(name for name in below if name != BENCHMARK)]))
@@ -213,8 +219,8 @@ def read_all(paths: Iterable[Path], *, bare: bool = False) -> list[Subject]:
         if bare:
             with_logs = of_path
         first = with_logs[0]
-        dropped = [each for each in of_path if each not in with_logs]
-        notes = [note for each in (*dropped, first) for note in each.notes]
+        dropped = [subject for subject in of_path if subject not in with_logs]
+        notes = [note for subject in (*dropped, first) for note in subject.notes]
         subjects += [first._replace(notes=tuple(notes)), *with_logs[1:]]
     return subjects
 
@@ -228,6 +234,7 @@ def compare(subjects: Sequence[Subject], advance: Progress = silent) -> Comparis
         )
     )
     of_round = None
+    # of several subjects the last is the judgement on all together
     if judged[-1][-1].kind == ROUND:
         (of_round,) = judged.pop()
     columns = (
@@ -268,13 +275,9 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     if name not in by_key:
         raise _no_column("--sort", name, columns)
     ranks = by_key[name].places
-    unknown = [row for row in range(count) if ranks[row] is None]
-    ranked = sorted(
-        set(range(count)) - set(unknown),
-        key=lambda row: ranks[row] or 0,
-        reverse=sort.startswith("-"),
-    )
-    return ranked + unknown
+    ranked = [row for row in range(count) if ranks[row] is not None]
+    ranked.sort(key=lambda row: ranks[row] or 0, reverse=sort.startswith("-"))
+    return [*ranked, *(row for row in range(count) if ranks[row] is None)]
 
 
 def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
@@ -303,15 +306,19 @@ def _result_columns(
     counts = [machine and machine[1] for machine in machines]
     columns.append(_column("accelerators", "accelerators", counts, ",.0f"))
     rates = [_median(subject, "images_per_s") for subject in subjects]
-    each = [
+    rates_each = [
         rate / count if rate and count else None
         for rate, count in zip(rates, counts, strict=True)
     ]
-    columns.append(_column("images_per_s_each", "images/s each", each, ",.1f"))
+    columns.append(_column("images_per_s_each", "images/s each", rates_each, ",.1f"))
     records = [subject.folder.result for subject in subjects]
     mfus = [record.mfu if record else None for record in records]
     columns.append(_column("mfu", "MFU", mfus, ".4f"))
-    scores = list(map(_score, subjects, judged))
+    # five runs have a score, as `rn50 log score` has it
+    scores = [
+        score_checks(checks) if len(subject.files) >= RUNS else None
+        for subject, checks in zip(subjects, judged, strict=True)
+    ]
     minutes = [score and score.score_min for score in scores]
     columns.append(_column("score_min", "score, min", minutes, ".3f"))
     factors = [
@@ -321,13 +328,6 @@ def _result_columns(
     results = [checks[-1].is_result for checks in judged]
     for column in columns:
         yield column.ranking(results) if column.key in RANKED else column
-
-
-def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
-    """The score of five runs, as `rn50 log score` has it."""
-    if len(subject.files) < RUNS:
-        return None
-    return score_checks(subject.path, checks)
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -380,6 +380,7 @@ def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     values = [_median(subject, key) for subject in subjects]
     form = {"best_accuracy": ".5f"}.get(key, ".6g")
     if figure.unit:
+        # as many digits as the smallest needs
         sizes = [abs(value) for value in values if value is not None]
         form = f",.{decimals(min(sizes, default=0.0))}f"
         title += f", {figure.unit}"

@@ -106,7 +106,7 @@ def _names(folders: Iterable[Path]) -> dict[Path, str]:
     while True:
         names = {}
         for folder, depth in depths.items():
-            parts = folder.parts[1:]
+            parts = folder.parts[1:]  # without the root
             names[folder] = "/".join(parts[-depth:])
         counts = Counter(names.values())
         if len(counts) == len(names):
@@ -134,6 +134,7 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     numbers = {}
     for key, value in record.items():
         figure = number(value)
+        # a key that is no identifier is no program's: a comma or a line's end in a CSV's head
         if figure is None or not key.isidentifier() or key in ("step", "time_s"):
             continue
         numbers[key] = figure
@@ -207,6 +208,7 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                         # add_hparams writes another run
                         writer.file_writer.add_summary(part)
             folder.mkdir(exist_ok=True)
+            # TensorBoard shows all files of a folder as one run: the earlier ones go
             for earlier in folder.glob(_EVENTS):
                 earlier.unlink()
             for written in partial.glob(_EVENTS):

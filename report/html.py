@@ -61,6 +61,7 @@ def write_report(
         if path.is_dir():
             out = in_its_folder(path / out)
     logs = subjects[0].files
+    # by the file, not its name: a link may lead to the log
     if out.exists() and any(map(out.samefile, logs)):
         raise UserError(
             f"{out}: another file than the log that is reported on expected"
@@ -80,13 +81,14 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     if checks is None:
         checks = judge_path(subject.path) if subject.files else ()
     verdicts = checks[: len(subject.files)]
+    # one run is judged as its folder is, in which its log lies
     if checks and not subject.is_submission:
         verdicts = (as_one(checks),)
     submission = None
     score = None
     if subject.is_submission:
         submission = checks[-1]
-        score = score_checks(subject.path, checks)
+        score = score_checks(checks)
     config = str(RunFolder(folder.path).config)
     parameters = parameter_columns([subject])
     return _fill(
@@ -211,6 +213,7 @@ def _breakable(name: str) -> Markup:
 
 def _finalize(value: Any) -> Any:
     """Text of a log without what a terminal or a text direction would obey."""
+    # markup is ours, and made of escaped parts; numbers need nothing
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return show(value, 2000)
@@ -293,12 +296,12 @@ def _facts(subject: Subject) -> list[Fact]:
         return []
     facts = [_time(runs)]
     reached = [run.reached for run in runs if run.reached]
-    shown = reached[0] if reached else runs[0].best
-    if shown is not None:
+    evaluation = reached[0] if reached else runs[0].best
+    if evaluation is not None:
         note = f"target {runs[0].target:g}"
-        if shown.epoch is not None:
-            note += f", epoch {shown.epoch:g}"
-        facts.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
+        if evaluation.epoch is not None:
+            note += f", epoch {evaluation.epoch:g}"
+        facts.append(Fact("Top-1", f"{evaluation.accuracy:.4f}", note))
     rate = median_of(run.images_per_s for run in runs)
     if rate is not None:
         per_s = amount(rate, "images/s")

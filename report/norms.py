@@ -27,6 +27,7 @@ class Ratios(NamedTuple):
 
     @property
     def numbers(self) -> list[float]:
+        """The ratios of the layers that have one."""
         return [ratio for ratio in self.by_layer if not math.isnan(ratio)]
 
 
@@ -44,6 +45,7 @@ def norm_ratios(records: Iterable[JsonObject]) -> list[Ratios]:
 
 def _drawable(value: Any) -> float:
     ratio = number(value) or 0.0
+    # a logarithmic axis has no zero
     return ratio if 1 / LARGEST < ratio < LARGEST else math.nan
 
 
@@ -57,6 +59,7 @@ class NormTable(NamedTuple):
 
 def norm_table(folder: RunRecords) -> NormTable | None:
     """The norms of the last step; None: the run has recorded none."""
+    # each quantity is a record of its own, with a value for each tensor
     last = [next(reversed(folder.records(name)), {}) for name in _QUANTITIES]
     step = number(last[0].get("step"))
     if step is None:

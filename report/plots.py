@@ -140,15 +140,18 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     runs = _runs(subjects)
     target = max((run.target for run in runs), default=1.0)
     accuracies = [point.accuracy for run in runs for point in run.evaluations]
+    # of runs that all begin near the target the first chart is the same
     low = target - _NEAR
     best = max(accuracies, default=0.0)
     if best < low or min(accuracies, default=low) >= low:
         return None
 
     def is_near(point: tuple[float, float]) -> bool:
+        """Whether a point of a curve is drawn."""
         return point[1] >= low
 
     def find(subject: Subject) -> Sequence[Points]:
+        """The parts of a subject's curves that are drawn."""
         curves = _curves(subject, "epoch")
         return [list(filter(is_near, curve)) for curve in curves]
 
@@ -167,6 +170,7 @@ def _logged(subjects: Subjects, key: str, lowest: float | None = 0) -> Draw | No
     begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
+        """The one line of a subject, if its values differ."""
         points = _pairs(subject.folder.records("train"), "epoch", key)
         if len({value for _, value in points}) > 1:
             return [points]
@@ -187,6 +191,7 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     points = _pairs(subject.folder.records("train"), "epoch", "lr")
 
     def draw(axes: Axes) -> None:
+        """Draw the plan as a line and the log points on it."""
         epochs, rates = zip(*planned, strict=True)
         axes.plot(epochs, rates, lw=1.5, label="planned")
         if points:
@@ -209,6 +214,7 @@ def _planned(subject: Subject) -> Points:
         plan = build_plan(run)
     except UserError:  # such as a config that was edited
         return []
+    # the trainer's own function, so that the plan is what it does
     settings_at = step_settings(run, plan)
     last = plan.last_step
     stride = math.ceil(last / _PLANNED_POINTS)
@@ -223,11 +229,13 @@ def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
     records = subjects[0][1].folder.records("steps")
     lines = [_pairs(records, "step", f"{name}_p50_ms") for name in PHASES]
+    # stacked: each phase needs a value at each step
     steps_of_lines = {tuple(step for step, _ in line) for line in lines}
     if len(steps_of_lines) > 1 or len(lines[0]) < 2:
         return None
 
     def draw(axes: Axes) -> None:
+        """Draw the phases, one upon another."""
         steps = [step for step, _ in lines[0]]
         heights = [[height for _, height in line] for line in lines]
         axes.stackplot(steps, heights, labels=list(PHASES))

@@ -100,6 +100,7 @@ def read_measurement(source: CalibrationRun) -> Measurement:
 
 def _split(argument: str) -> tuple[Path, int | None]:
     path, _, gpus = argument.rpartition(":")
+    # a file may have a colon in its name
     if not path or not gpus.isdecimal() or Path(argument).exists():
         return Path(argument), None
     if int(gpus) < 1:

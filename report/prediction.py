@@ -69,10 +69,12 @@ def _why_epochs(answer: Prediction) -> str:
 
 
 def percent(share: float, *, digits: int = 1) -> str:
+    """A share for people."""
     return f"{100 * share:.{digits}f} %"
 
 
 def seconds(time_s: float) -> str:
+    """A time for people."""
     return f"{time_s:,.1f} s"
 
 
@@ -210,6 +212,7 @@ def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
 
 def _colours(answer: Prediction) -> dict[str, str]:
     """The parts of a step with a colour each, the same in all panels."""
+    # as many parts as there are colours, or fewer
     return dict(zip(answer.step.parts, COLOURS, strict=False))
 
 
@@ -243,6 +246,7 @@ def draw_overlap(answer: Prediction, axes: Axes) -> None:
             )
             labelled.add(name)
         ends_ms.append(ends_ms[-1] + part_s * 1e3)
+    # behind forward and its launches; behind backward and its launches
     begin = ends_ms[2]
     end = ends_ms[4]
     for number, group in enumerate(step.groups):
@@ -252,7 +256,7 @@ def draw_overlap(answer: Prediction, axes: Axes) -> None:
             (group.end_s - group.start_s) * 1e3,
             left=start,
             color=colours["exposed"],
-            alpha=(0.9, 0.5)[number % 2],
+            alpha=(0.9, 0.5)[number % 2],  # so that neighbours can be told apart
             label="_" if number else "allreduce of a group",
         )
         axes.plot(begin + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)

@@ -45,6 +45,7 @@ class PublishedCurve(NamedTuple):
 
     @property
     def label(self) -> str:
+        """The name of the curve in a legend."""
         return f"{self.source}, {len(self.runs)} runs"
 
 
@@ -53,6 +54,7 @@ def published_curves(subject: Subject) -> list[PublishedCurve]:
     its values."""
     if subject.config is None:
         return []
+    # an origin is FILE:LINE, so that a config based on a preset is known by its values
     files = {origin.partition(":")[0] for origin in subject.folder.origins.values()}
     presets = {subject.config.name, *(Path(file).stem for file in files)}
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}

@@ -61,22 +61,23 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     return replace(repeat, text=sentence)
 
 
-def first_bit(left: Subject, right: Subject) -> Repeat:
+def first_bit(subject: Subject, reference: Subject) -> Repeat:
     """Compare a run with another; the text names the first loss or accuracy in which they differ in
     any bit. One that is a number in neither, such as a loss that is not finite, has no bits to
     compare."""
-    ours = _values(left)
-    theirs = _values(right)
+    ours = _values(subject)
+    theirs = _values(reference)
     shared = [
         where
         for where in ours
         if where in theirs and {ours[where], theirs[where]} != {None}
     ]
-    recorded = str(right.path)
+    recorded = str(reference.path)
     compared = len(shared)
     if not shared:
         return Repeat(recorded, compared, "no loss or accuracy that both have")
     for where in shared:
+        # JSON keeps every bit of a float, so equal numbers are equal bits
         if ours[where] != theirs[where]:
             values = f"{ours[where]!r} against {theirs[where]!r}"
             sentence = f"first bitwise difference: {show(where)}, {values}"
@@ -85,11 +86,11 @@ def first_bit(left: Subject, right: Subject) -> Repeat:
     return Repeat(recorded, compared, sentence, same=True)
 
 
-def are_of_one_config(left: Subject, right: Subject) -> bool:
+def are_of_one_config(first: Subject, second: Subject) -> bool:
     """Whether two subjects are a run each, of the same config and seed."""
     configs = [
         without_places(subject.folder.config)
-        for subject in (left, right)
+        for subject in (first, second)
         if subject.folder.config and len(subject.logs) == 1
     ]
     return len(configs) == 2 and configs[0] == configs[1]
@@ -125,14 +126,16 @@ def _values(subject: Subject) -> dict[str, float | None]:
 
 def _differences(old: RunRecords, new: RunRecords) -> list[str]:
     """Config values, then launcher, processor and packages that differ: `name (here, there)`."""
-    then = _surroundings(old)
-    now = _surroundings(new)
+    old_values = _surroundings(old)
+    new_values = _surroundings(new)
     differences = []
-    for key in then | now:
-        before = then.get(key)
-        after = now.get(key)
-        if before != after:
-            differences.append(f"{show(key)} ({show(after, 40)}, {show(before, 40)})")
+    for key in old_values | new_values:
+        old_value = old_values.get(key)
+        new_value = new_values.get(key)
+        if old_value != new_value:
+            differences.append(
+                f"{show(key)} ({show(new_value, 40)}, {show(old_value, 40)})"
+            )
     return differences
 
 

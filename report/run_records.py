@@ -163,6 +163,7 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
+            # a log has more records than are read here: others need not be kept
             log = read_log(file, checked_keys() | PARAMETER_KEYS | TIME_KEYS)
             run = LoggedRun(log, find_ruleset(file, log, None).name)
             logs.append(LogFigures(file, summarise(run, target)))
@@ -188,6 +189,7 @@ def read_run_records(path: Path) -> RunRecords:
     run = RunFolder(path)
 
     def read(file: Path, parse: Callable[[Path], Any], empty: Any) -> Any:
+        """What `parse` makes of a file; `empty`, and a note, where it cannot be read."""
         if not os.path.lexists(file):
             return empty
         try:
@@ -224,6 +226,7 @@ def _spans(trace: JsonObject) -> tuple[JsonObject, ...]:
     if not isinstance(events, list):
         return ()
     spans = filter(_is_whole, events)
+    # of spans that begin together the longer one first, which holds the other
     by_start = sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
     return tuple(by_start)
 

@@ -23,6 +23,7 @@ from ..logging.run_time import RunTime, Shares, run_time
 MISSING = "-"
 _MAX_SHOWN = 200
 _SUBMISSION = ("submission_benchmark", "submission_org", "submission_platform")
+# The optimizer's prefix is left out: `lars_opt_momentum` and `sgd_opt_momentum` are one column.
 _PARAMETER = re.compile(
     r"(?:(?:lars_|sgd_|akiba_)?opt|lars)_(?P<rule>\w+)|num_(?P<set>train|eval)_examples"
     r"|(?P<name>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
@@ -65,14 +66,17 @@ class RunSummary(NamedTuple):
 
     @property
     def best(self) -> Evaluation | None:
+        """The evaluation with the highest accuracy; None: there is none."""
         return max(self.evaluations, key=attrgetter("accuracy"), default=None)
 
     @property
     def best_accuracy(self) -> float | None:
+        """The highest accuracy; None: there is none."""
         return self.best and self.best.accuracy
 
     @property
     def epochs_to_target(self) -> float | None:
+        """The epochs after which the target was reached; None: it was not."""
         return self.reached and self.reached.epoch
 
     @property
@@ -100,7 +104,7 @@ class RunSummary(NamedTuple):
 
     @property
     def shares(self) -> Shares | None:
-        """Where the clock went; None: it has no stop."""
+        """What the clock was spent on; None: it has no stop."""
         return None if self.run_s is None else self.time.shares(self.run_s)
 
 
@@ -108,9 +112,9 @@ def summarise(run: LoggedRun, target: float) -> RunSummary:
     """What one log says of its first run; `target`: the accuracy that it was to reach."""
     stop_order = run.stop.order if run.stop else math.inf
     at_target = (
-        each
-        for each in run.curve
-        if each.order < stop_order and each.accuracy >= target
+        evaluation
+        for evaluation in run.curve
+        if evaluation.order < stop_order and evaluation.accuracy >= target
     )
     return RunSummary(
         submission={
@@ -138,10 +142,11 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
             value = json.dumps(value, default=str)
         except (ValueError, RecursionError):
             value = f"({type(value).__name__} that cannot be shown)"
-    shown = printable(value[: at_most + 1])
-    if len(shown) > at_most:
-        shown = f"{shown[: at_most - 1]}…"
-    return shown
+    # cut before it is made printable: a value may have megabytes
+    printed = printable(value[: at_most + 1])
+    if len(printed) > at_most:
+        printed = f"{printed[: at_most - 1]}…"
+    return printed
 
 
 def amount(value: float | None, unit: str = "") -> str:
@@ -156,6 +161,7 @@ def amount(value: float | None, unit: str = "") -> str:
 def decimals(value: float) -> int:
     """Digits after the point of an amount with a unit."""
     size = abs(value)
+    # 3 below 10, 2 below 100, 1 below 10,000, else none
     return sum(size < limit for limit in (10, 100, 10_000))
 
 
@@ -168,6 +174,7 @@ def _parameters(events: Sequence[Event]) -> JsonObject:
             continue
         name = match["rule"] or match["name"] or f"{match['set']}_samples"
         values = parameters.setdefault(_RENAMED.get(event.key, name), [])
+        # a foreign log may have thousands of one key
         if len(values) < 8 and event.value not in values:
             values.append(event.value)
     for name, values in parameters.items():

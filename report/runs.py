@@ -35,7 +35,7 @@ MISSED = "missed"
 STOPPED = "stopped"
 KILLED = "killed"
 CANCELLED = "cancelled"
-"""Of a job that left its queue before it began."""
+"""The status of a job that left its queue before it began."""
 UNKNOWN = "unknown"
 """The state of a job whose scheduler cannot be asked, or of a run whose files cannot be read."""
 STATUSES = (
@@ -80,12 +80,13 @@ class Progress(NamedTuple):
 
     step: int
     steps: int
-    """At most: it ends at the first evaluation that reaches the target."""
+    """The most that it can take: it ends at the first evaluation that reaches the target."""
     epoch: float
     epochs: int
     loss: float | None
     left_s: float | None
-    """At most, by the images/s and the batch of the last log point, evaluations left out."""
+    """The longest that it can take, by the images/s and the batch of the last log point, without
+    evaluations."""
 
 
 class RunRow(NamedTuple):
@@ -129,6 +130,7 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
     folders_found: dict[Path, RunOrJob] = {}
     for folder in folders:
         folders_found |= {entry.folder: entry for entry in find_runs(folder)}
+    # all at once: in folders that take no file a look at locks takes three seconds
     locks = [lock for folder in folders_found for lock in RunFolder(folder).locks]
     at_work = {lock.parent for lock in held(locks)}
     rows = [
@@ -190,6 +192,7 @@ def read_run(entry: RunOrJob, *, is_at_work: bool) -> RunRow:
     problems = [problem] if problem else []
 
     def try_to(read_part: Callable[..., T], *arguments: object) -> T | None:
+        """What `read_part` returns; None, and a problem, where it raises UserError."""
         try:
             return read_part(*arguments)
         except UserError as error:
@@ -255,6 +258,7 @@ def _read_end(out: RunFolder, is_at_work: bool) -> tuple[Result | None, str, str
     if result is not None and result.status in _ENDED:
         status = STOPPED if result.stopped else _ENDED[result.status]
         return result, status, result.why
+    # a lock file that nobody renews: its process could not remove it
     if any(map(os.path.lexists, out.locks)):
         return result, KILLED, "its processes are gone and left no result"
     failure = next(iter(out.read_failures()), None)
@@ -295,6 +299,7 @@ def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
 
 
 def _started(folder: Path) -> str | None:
+    # NAME/TIME, or NAME/TIME/run_N of a job
     for name in (folder.name, folder.parent.name):
         if stamp := _STAMP.fullmatch(name):
             return "{}-{}-{}T{}:{}:{}Z".format(*stamp.groups())

@@ -46,6 +46,7 @@ __all__ = [
 ]
 __version__ = "1.0.0"
 
+# In front of Python's own finders: `import mxnet` anywhere comes to ours first.
 sys.meta_path.insert(0, MXNetFinder())
 
 
@@ -172,9 +173,11 @@ def _make_callable(function: Callable[..., Any]) -> ModuleType:
     """Let the room that has a function's name be called like it: `rn50.launch("smoke")` beside
     `import rn50.launch.run`, `rn50.launch.run` and patches by that name."""
     room = import_module(f".{function.__name__}", __name__)
+    # Python looks for `__call__` at the class, and lets a module have another one
     members = {"__call__": staticmethod(function)}
     room.__class__ = type("CallableRoom", (ModuleType,), members)
     room.__doc__ = function.__doc__
+    # for help() and editors, which would show that of a module
     vars(room)["__signature__"] = inspect.signature(function)
     return room
 

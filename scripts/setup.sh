@@ -184,7 +184,7 @@ python=$(find_python) || {
   python=$(find_python) ||
     fail "Python 3.10 to 3.13 with venv expected${PYTHON:+ of PYTHON=$PYTHON}, found $(
       "${PYTHON:-python3}" --version 2>/dev/null || echo none
-    ); install one (Debian: apt-get install python3 python3-venv) or name one by PYTHON=/path/to/python"
+    ); name one by PYTHON=/path/to/python or install one (Debian, with all else that set-up needs: apt-get install python3 python3-venv g++ make openmpi-bin libopenmpi-dev)"
 }
 missing=()
 for tool in g++ make; do command -v "$tool" >/dev/null || missing+=("$tool"); done
@@ -317,7 +317,7 @@ build_horovod() { # once, though several set-ups may ask for it
   # Headers that its sources leave to others to include, which those of g++ 13 no longer do.
   "${with_mxnet[@]}" PATH="$venv/bin:$PATH" CXX="$cxx" \
     CXXFLAGS="${CXXFLAGS:-} -include string -include cstdint -include memory -include stdexcept" \
-    "${flags[@]}" "${pip[@]}" wheel --no-deps --no-build-isolation "$partial/source" -w "$partial"
+    "${flags[@]}" "${pip[@]}" wheel -v --no-deps --no-build-isolation "$partial/source" -w "$partial"
   rm -rf "$partial/source" "$partial"/*.tar.gz "$wheels"
   mv "$partial" "$wheels"
 }

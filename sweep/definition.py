@@ -44,7 +44,7 @@ Scalar = Annotated[Any, AfterValidator(_check_scalar)]
 
 
 class Parameter(Section):
-    """Where the values of one config key come from: exactly one of the three kinds.
+    """The source of one config key's values: exactly one of the three kinds.
 
     choice: one of a list; linear: evenly between two numbers, on a grid of `step` if given; log:
     evenly in the logarithm. `unit` makes durations: `2` -> `2 epochs`.
@@ -83,7 +83,7 @@ class Parameter(Section):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Of a range."""
+        """The lowest and the highest value of a range."""
         return self.linear or self.log or (0.0, 0.0)
 
     @property
@@ -191,7 +191,7 @@ def problems_of(error: UserError) -> list[str]:
     lines = []
     for line in error.args:
         is_ours = isinstance(line, Problem) and line.origin == COMMAND_LINE
-        content = line.text if is_ours else str(line)
+        content = line.sentence if is_ours else str(line)
         lines.append(printable(content))
     return lines
 
@@ -285,6 +285,7 @@ def _wrong_values(loaded: LoadedSweep) -> Iterator[tuple[str, str]]:
     for key, parameter in parameters.items():
         for value in parameter.samples:
             problems = loaded.refusal({key: value})
+            # a value may fit only beside another that is drawn with it
             is_refused = all(
                 loaded.refusal({another_key: sample, key: value})
                 for another_key, another in parameters.items()

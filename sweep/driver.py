@@ -61,14 +61,14 @@ def sweep_folder(loaded: LoadedSweep) -> Path:
 
 
 def run_sweep(
-    loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str
+    loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, resume_command: str
 ) -> Study:
     """Run a sweep to its last trial, or continue it; returns the study.
 
     Args:
         track: gives the progress callback of a named piece of work.
         say: prints a line on what a trial came to.
-        again: the command that continues the sweep.
+        resume_command: the command that continues the sweep.
 
     Raises:
         UserError: another driver at work, another definition in the folder, or no data.
@@ -93,7 +93,7 @@ def run_sweep(
                 f"stopped by {asked_by(stop)}; {ended} of {sweep.wanted_trials} trials have ended "
                 f"and are kept, {stopped} run again"
             )
-            ending = Ending(reason, folder, GO_ON, again)
+            ending = Ending(reason, folder, GO_ON, resume_command)
             raise StoppedBySignal(ending) from None
     return study
 
@@ -123,9 +123,9 @@ class Driver:
                 active = self._begin(trial)
                 if active is not None:
                     self._watch(active, stop_signals)
-                begun = len(self._study.trials)
-                ended = begun - len(self._study.running)
-                self._progress(ended, max(self._sweep.wanted_trials, begun))
+                started = len(self._study.trials)
+                ended = started - len(self._study.running)
+                self._progress(ended, max(self._sweep.wanted_trials, started))
 
     def _next(self) -> FrozenTrial | None:
         """A trial of an earlier driver, which is run again before new ones."""
@@ -189,6 +189,7 @@ class Driver:
         for epoch, accuracy in unseen:
             active.seen += 1
             is_poor = self._study.report(active.number, epoch, accuracy)
+            # one at its target is about to end well by itself
             if is_poor and accuracy < target:
                 stop(active.process)
                 reason = f"accuracy {accuracy:.4f} after epoch {epoch}"

@@ -133,11 +133,13 @@ class Study:
         """The next trial with its values."""
         self.optuna.sampler = _make_sampler(self._sweep, len(self.trials))
         trial = self.optuna.ask(fixed_distributions=self._distributions)
+        # frozen, as `running` has those of an earlier driver
         return self.optuna.get_trials()[trial.number]
 
     def report(self, number: int, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
+        # the pruner compares in the direction of the objective: of times the least is best
         value = accuracy if self._is_of_accuracy else 1 - accuracy
         trial.report(value, epoch)
         return trial.should_prune()
@@ -171,10 +173,11 @@ class _NoLock(BaseJournalFileLock):
     """The driver holds the folder. Optuna's own lock stays for 30 s where a driver was killed."""
 
     def acquire(self) -> bool:
+        """Nobody else writes."""
         return True
 
     def release(self) -> None:
-        pass
+        """Nothing is held."""
 
 
 def _mend(journal: Path) -> bool:

@@ -64,7 +64,8 @@ def activity_of(pid: int) -> Activity | None:
         name, of_thread = _stat(thread)
         if name == _TALKS:
             ticks -= _cpu_ticks(of_thread)
-    read_bytes = int(fields[9]) * _PAGE_BYTES  # mapped files, the swap
+    # major faults (majflt of proc(5)), by which mapped files and the swap are read
+    read_bytes = int(fields[9]) * _PAGE_BYTES
     read_bytes += storage_read_bytes(process) or 0
     return Activity(fields[0], ticks / _TICKS_PER_S, read_bytes)
 
@@ -91,9 +92,10 @@ def talks_to_ranks() -> Iterator[None]:
 
 def _stat(task: Path) -> tuple[str, list[str]]:
     """The name of a process or thread, and what follows it in its line of /proc."""
+    # `pid (name) state ...`, in which the name may have brackets and blanks
     name, _, rest = read_text(task / "stat").partition("(")[2].rpartition(") ")
     return name, rest.split()
 
 
 def _cpu_ticks(fields: list[str]) -> int:
-    return sum(map(int, fields[11:13]))
+    return sum(map(int, fields[11:13]))  # utime and stime

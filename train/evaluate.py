@@ -64,6 +64,7 @@ def sync_bn_statistics(
         return
 
     def add_squares(sign: int) -> None:
+        """Turn variances into mean squares (1) or back (-1), where the mode is `batch`."""
         if mode == "batch":
             for variance, mean in zip(variances, means, strict=True):
                 comm.operators.add_square(variance, mean, sign)

@@ -157,7 +157,7 @@ class HeartbeatClient:
         """Send how far this rank is; with what its process does, where that is all that goes on
         since `last`: a look at 60 threads takes a millisecond."""
         context = self._context
-        place = Place(
+        current = Place(
             context.timeline.phase,
             context.step,
             context.done_step(),
@@ -167,23 +167,24 @@ class HeartbeatClient:
         activity = None
         # a host that waits for a GPU polls
         polls = line.in_engine and context.run.system.device == "gpu"
-        if place == last and not polls:
+        if current == last and not polls:
             activity = activity_of(os.getpid())
         self._send(
             {
-                "place": place,
+                "place": current,
                 "line": line,
                 "activity": activity,
                 "is_started": context.is_started,
                 "grace_s": context.grace_s,
             }
         )
-        return place
+        return current
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         hold = self._context.stop.hold
         if "stop_after" in message:
             hold.stop_after(message["stop_after"], message["by"])
+        # in start-up there is nothing to save, and no step that all could end with
         elif "hold" in message and self._context.is_started:
             self._send({"begun": hold.answer()})
         elif "hold" in message:

@@ -1,5 +1,5 @@
-"""Where the host waits for the device: numbers of a step and of an evaluation that it reads, and
-the bound of the queue.
+"""The places where the host waits for the device: numbers of a step and of an evaluation that it
+reads, and the bound of the queue.
 
 They stand here together because nothing else in a run may wait for the device. Where the fake GPU's
 computing is switched off, a test replaces the functions (tests/gpu). Loads no framework.

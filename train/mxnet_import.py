@@ -55,6 +55,7 @@ class MXNetFinder:
         _path: Sequence[str] | None = None,
         _target: ModuleType | None = None,
     ) -> ModuleSpec | None:
+        """The spec of MXNet, executed with stand-ins; None of any other module."""
         if name != "mxnet":
             return None
         spec = PathFinder.find_spec(name)
@@ -64,6 +65,7 @@ class MXNetFinder:
         folder = Path(str(spec.origin)).parent
 
         def exec_module(module: ModuleType) -> None:
+            """Execute MXNet once its libraries and NumPy's names are there."""
             load_cuda(folder)
             restore_numpy_names()
             with stand_ins():

@@ -168,10 +168,12 @@ class AutogradCriterion:
         labels: Any,
         scale: float,  # noqa: ARG002
     ) -> NDArray:
+        """Record the forward pass; the scale comes in backward."""
         with autograd.record():
             return self._loss(self._net(images), labels)
 
     def backward(self, losses: NDArray, scale: float) -> None:
+        """Go back from the losses with the scale as each one's gradient."""
         if scale == 1:
             losses.backward()
             return

@@ -76,9 +76,11 @@ class RunLog:
         if self._context.shows_progress:
             print(line, flush=True)
 
-    def batch_change(self, epoch: int, global_batch_size: int, begun: Moment) -> None:
+    def batch_change(
+        self, epoch: int, global_batch_size: int, previous_end: Moment
+    ) -> None:
         """A new batch size is in force from `epoch` on."""
-        self._context.log.batch_change(epoch, global_batch_size, begun)
+        self._context.log.batch_change(epoch, global_batch_size, previous_end)
         self._say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def train(

@@ -29,6 +29,7 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
     first_batch = run.batch.reference or plan.global_batch_size
 
     def at(step: int) -> Settings:
+        """The settings of a step."""
         batch = plan.segment_of_step(step).global_batch_size
         lr = lr_at(step)
         momentum = run.optimizer.momentum
@@ -53,6 +54,7 @@ def _falling(run: Run, plan: Plan, shape: Curve) -> LearningRate:
     fall = run.optimizer.base_lr - schedule.end_lr
 
     def lr(step: int) -> float:
+        """The learning rate of a step, constant after the decay."""
         steps = max(0.0, plan.images_after(step - late) / batch - origin)
         done = min(1.0, steps / decay_steps) if decay_steps else 1.0
         return schedule.end_lr + fall * shape(done)
@@ -68,6 +70,7 @@ def _stepped(run: Run, plan: Plan) -> LearningRate:
     }
 
     def lr(step: int) -> float:
+        """The learning rate of a step, by the last milestone before it."""
         factor = 1.0
         for after_step, milestone_factor in factors.items():
             if step > after_step:
@@ -85,6 +88,7 @@ def _after_warmup(run: Run, plan: Plan, decay: LearningRate) -> LearningRate:
     warmup_steps = plan.warmup_images / batch
 
     def lr(step: int) -> float:
+        """The learning rate of a step, rising until the warm-up is over."""
         done = plan.images_after(step) / batch
         if done > warmup_steps:
             return decay(step)

@@ -1,15 +1,8 @@
-"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT ...`: one rank that scores checkpoints.
-
-Rank 0 leaves the counts in the file RESULT: of each checkpoint, and of several then those of their
-ensemble. Of a single one every rank leaves the guesses on its images beside it, in RESULT with
-.<rank>.npy in the place of .json. The evaluation is that of a run: its network, its images by DALI,
-its shards, its counting (`evaluate.py`).
-"""
+"""Checkpoints scored on ranks (`body.py`), by the evaluation of a run: its network, its images by
+DALI, its shards, its counting (`evaluate.py`)."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,48 +13,26 @@ import numpy as np
 from ..config.load import load
 from ..config.manifest import Part
 from ..config.schema import Run
-from ..host.atomic import write_file
 from ..logging.timeline import Timeline
-from .__main__ import Rank
 from .capabilities import decodes_on_gpu
 from .checkpoint.file import Checkpoint, read_checkpoint
 from .communication.connection import Connection
-from .process_info import ProcessInfo
+from .process_info import ProcessInfo, read_process_info
 
 if TYPE_CHECKING:
     from .communication.communicator import Communicator
 
 
-def main(result: Path, *pairs: Path) -> None:
-    """Score on this rank. If that fails, the reason is left beside `result` and the process ends
-    at once."""
-    rank = Rank(result.parent, phase="evaluation")
-    process = rank.process
-    try:
-        runs = [load(str(config)).run for config in pairs[::2]]
-        checkpoints = list(map(read_checkpoint, pairs[1::2]))
-        counts = score(runs, checkpoints, process, result)
-        if process.rank == 0:
-            write_file(result, json.dumps({"counts": counts}))
-    except BaseException as error:  # whatever it was, the others must not wait
-        rank.fail(error)
-
-
-def score(
-    runs: Sequence[Run],
-    checkpoints: Sequence[Checkpoint],
-    process: ProcessInfo,
-    result: Path,
-) -> list[dict[str, int]]:
+def score(out: Path, pairs: Sequence[tuple[str, str]]) -> list[dict[str, int]]:
     """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
-    checkpoint, and for several one more by the mean of their softmax.
+    checkpoint, and for several one more by the mean of their softmax. Of a single one every rank
+    leaves the guesses on its images in `out`.
 
-    Args:
-        runs: the config of each checkpoint's run.
-        checkpoints: in the same order.
-        process: which rank this is.
-        result: the file for the counts, beside which the guesses go.
+    `pairs`: the config of a run, and its checkpoint.
     """
+    process = read_process_info()
+    runs = [load(config).run for config, _ in pairs]
+    checkpoints = [read_checkpoint(Path(path)) for _, path in pairs]
     run = runs[0]
     connection = Connection(run, Timeline(process.rank), over_mpi=process.over_mpi)
     connection.begin()
@@ -97,8 +68,13 @@ def score(
     comm.stop()
     if len(nets) == 1:
         shard = Part(process.rank, ranks).images(run.data.eval_samples)
-        guesses.save(result.with_suffix(f".{process.rank}.npy"), len(range(*shard)))
+        guesses.save(guesses_file(out, process.rank), len(range(*shard)))
     return [accuracy._asdict() for accuracy in accuracies]
+
+
+def guesses_file(out: Path, rank: int) -> Path:
+    """The file of a rank's guesses."""
+    return out / f"guesses.{rank}.npy"
 
 
 class Guesses:
@@ -116,8 +92,8 @@ class Guesses:
 
         scores = self.net(images)
         shares = nd.softmax(scores.as_in_context(cpu()).astype("float32"))
-        most = min(TOP, shares.shape[1])
-        self.batches.append(nd.stack(*shares.topk(k=most, ret_typ="both"), axis=1))
+        top_count = min(TOP, shares.shape[1])
+        self.batches.append(nd.stack(*shares.topk(k=top_count, ret_typ="both"), axis=1))
         return scores
 
     def save(self, path: Path, images: int) -> None:
@@ -172,7 +148,3 @@ def _ensemble(nets: Sequence[Any], images: Any) -> Any:
         logits = net(images).as_in_context(cpu())
         shares.append(nd.softmax(logits.astype("float32")))
     return on_device(nd.add_n(*shares), images.context)
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Where a step's time goes on the device, stamped by MXNet's engine; the host does not wait.
+"""The time of each phase of a step on the device, stamped by MXNet's engine; the host never waits.
 
 After each phase of a step an operation is enqueued that reads what the phase writes and notes the
 time (train/kernels/stamp.c). The four of a step cost 26 us of a core and hold up nothing: the phase

@@ -119,6 +119,7 @@ class Hold:
 
     def stop_after(self, step: int, by: str) -> None:
         """Take the last step of all ranks, and who asked for it."""
+        # before the loop is let go, which reads both
         self.last_step = step
         self.cause = Stopped(by)
         self._is_named.set()

@@ -50,7 +50,8 @@ class BatchSource(Protocol):
 
     device_id: int | None
 
-    def next(self) -> Batch: ...
+    def next(self) -> Batch:
+        """The next batch."""
 
 
 class Sources(NamedTuple):
@@ -127,10 +128,12 @@ def start_up(
     comm = communicator(operators, context.connection, context.process.world_size)
 
     def stage(name: str, action: Callable[..., Any], *arguments: object) -> Any:
+        """Do a stage of start-up, which the timeline shows."""
         with context.timeline.span(name):
             return action(*arguments)
 
     def build() -> tuple[Model, bytes]:
+        """Build the network, then warm it up."""
         model = stage("build network", build_model, context, comm)
         return model, stage("warm up network", warm_up, context, operators, model)
 
@@ -148,6 +151,7 @@ def start_up(
     next_of_evaluation = batches_of(data.evaluation, ctx)
 
     def next_eval_batch() -> Batch:
+        """The next batch of an evaluation, counted for the watchdog."""
         context.eval_batches += 1
         return next_of_evaluation()
 

@@ -19,7 +19,7 @@ _BY_NAME = {rule.name: rule for rule in RULES}
 @cache
 def checked_keys() -> frozenset[str]:
     """The keys of records that a rule reads: what the parser has to keep."""
-    return READ_KEYS.union(*(each.keys for each in RULES))
+    return READ_KEYS.union(*(log_rule.keys for log_rule in RULES))
 
 
 def apply(run: LoggedRun) -> list[Finding]:
@@ -34,6 +34,7 @@ def apply(run: LoggedRun) -> list[Finding]:
             for finding in rule.findings(run)
         ],
     )
+    # sorted is stable: the order of RULES, by code, stays within a group
     return sorted(
         findings, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != "")
     )
@@ -51,10 +52,13 @@ def _explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
     unknown = run.log.truncated or any(p.lost and p.key is None for p in problems)
 
     def cause(finding: Finding) -> str:
+        """The code of the rule that explains a finding; empty: none does."""
+        # the record that is missing may be the one that cannot be read
         if unknown and finding.about == MISSING:
             return _BY_NAME[LOST].code
         for name in _BY_NAME[finding.name].follows_from:
             if name in broken:
+                # a rule of CLOCK is explained by those before it in CLOCK alone
                 return "" if name == finding.name else _BY_NAME[name].code
         return ""
 

@@ -32,6 +32,7 @@ def init_limit(run: LoggedRun) -> Violations:
     times = list(_init_times(run))
     if not times:
         return
+    # each of them has to keep the limit, so the longest is judged
     took_ms, stop = max(times, key=lambda time: time[0])
     limit_ms = _limit_ms(run)
     division = run.first("submission_division")
@@ -61,6 +62,7 @@ def _init_times(run: LoggedRun) -> Iterator[tuple[float, Event]]:
     earliest_ms = begins[0].time_ms
     index = 0
     for stop in run.all("init_stop"):
+        # both in file order: the starts up to this stop, each looked at once
         while index < len(begins) and begins[index].order < stop.order:
             earliest_ms = min(earliest_ms, begins[index].time_ms)
             index += 1
@@ -94,13 +96,16 @@ def clock_steady(run: LoggedRun) -> Violations:
     stamped = [event for event in run.events if event.time_ms > 0]
     early = [event for event in stamped if run.start and event.order < run.start.order]
     early_ms, first = _largest_step(early)
+    # several ranks write before run_start, each from its own start on
     if copies(early) > 1 and early_ms < _limit_ms(run):
         stamped = stamped[len(early) :]
     else:
         early_ms = 0.0
     by_ms, worst = _largest_step(stamped)
     if run.duplicate_writers < 2:
-        steps = (before.time_ms - after.time_ms for before, after in pairwise(stamped))
+        steps = (
+            earlier.time_ms - later.time_ms for earlier, later in pairwise(stamped)
+        )
         by_ms = sum(step for step in steps if step > 0)
     elif by_ms < SAME_MS:
         return  # copied-records says it

@@ -79,7 +79,7 @@ def run_stop_exists(run: LoggedRun) -> Violations:
         "no run_stop",
         "run_stop",
         line=run.log.lines,
-        found="none",
+        actual_value="none",
     )
 
 
@@ -194,6 +194,7 @@ def epoch_events(run: LoggedRun) -> Violations:
         ("eval_start", "block_start"),
         ("eval_stop", "block_stop"),
     ):
+        # logs group epochs in blocks, or name them one by one, or both
         if run.absent(alternative):
             why = f", and no {alternative}"
             yield from missing(run, [key], f"{key} or {alternative}", why=why)
@@ -223,6 +224,7 @@ def epoch_metadata(run: LoggedRun) -> Violations:
     blocks = run.all("block_start")
     early = [_too_early(block) for block in blocks if _before_run_start(run, block)]
     problems = [_block_problem(block, other_count) for block in blocks]
+    # one of each kind: what is wrong with a block is mostly wrong with all
     yield from early[:1]
     yield from list(filter(None, problems))[:1]
     for key, name, alternative in (
@@ -231,6 +233,7 @@ def epoch_metadata(run: LoggedRun) -> Violations:
         ("epoch_stop", "epoch_num", None),
         ("eval_start", "epoch_num", other_count),
         ("eval_stop", "epoch_num", other_count),
+        # without a division the checker reads common.yaml alone, which takes either name
         ("eval_accuracy", "epoch_num", None if run.division else other_count),
     ):
         for event in run.all(key):

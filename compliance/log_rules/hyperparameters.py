@@ -30,12 +30,12 @@ def batch_size(run: LoggedRun) -> Violations:
     of ImageNet, that is policy."""
     for event in run.all("global_batch_size")[:1]:
         batch = number(event.value) or 0.0
-        most = benchmark.IMAGENET_TRAIN_SAMPLES
+        imagenet_samples = benchmark.IMAGENET_TRAIN_SAMPLES
         if batch <= 0:
             yield as_setting(event).violation("a number above 0")
-        elif batch > most or not batch.is_integer():
+        elif batch > imagenet_samples or not batch.is_integer():
             yield as_setting(event).violation(
-                f"an integer up to {most:,}", severity=POLICY
+                f"an integer up to {imagenet_samples:,}", severity=POLICY
             )
     yield from missing(run, ["global_batch_size"])
 
@@ -106,6 +106,7 @@ def weights_named(run: LoggedRun) -> Violations:
     tensors = [event.metadata.get("tensor") for event in events]
     names = Counter(name if isinstance(name, str) else shown(name) for name in tensors)
     reference = Counter(benchmark.weight_names())
+    # Counters: a name that is there twice is left over too
     wrong = sorted((names - reference) + (reference - names))
     if wrong:
         actual = f"names other tensors than the reference: {len(wrong)} are missing, unknown or"

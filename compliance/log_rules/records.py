@@ -6,11 +6,8 @@ from ...host.finding import ERROR, NOTE, POLICY, plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
 from ..rule import CHECKER, LOG, Violations, against, only_if, rule, rules_on, violation
+from ..ruleset import FIRST_MS, LATEST_MS
 
-_FIRST_MS = 1_514_764_800_000
-"""The begin of 2018: there was no MLPerf before."""
-_LATEST_MS = 4_102_444_800_000
-"""The end of 2099. What is later is no time, but microseconds or nanoseconds."""
 _SECONDS = range(1_200_000_000, 4_100_000_000)
 """Unix seconds of 2008 to 2099."""
 
@@ -46,17 +43,20 @@ def stamps(run: LoggedRun) -> Violations:
     never set still measures. zero-stamp has stamps of 0."""
     unit = "seconds" if run.log.dialect == MLL else "milliseconds"
     timed = [event for event in run.log.events if event.time_ms]
-    odd = [event for event in timed if not _FIRST_MS <= event.time_ms <= _LATEST_MS]
-    if odd:
-        early = len(odd) == len(timed) and all(
-            0 < event.time_ms < _FIRST_MS for event in odd
+    impossible = [
+        event for event in timed if not FIRST_MS <= event.time_ms <= LATEST_MS
+    ]
+    if impossible:
+        # a clock that was never set puts every record before 2018
+        early = len(impossible) == len(timed) and all(
+            0 < event.time_ms < FIRST_MS for event in impossible
         )
-        in_seconds = any(int(event.time_ms) in _SECONDS for event in odd)
-        actual = f"is stamped {plain(odd[0].time_ms)}"
-        if len(odd) > 1:
-            actual += f" (and {len(odd) - 1} more records)"
+        in_seconds = any(int(event.time_ms) in _SECONDS for event in impossible)
+        actual = f"is stamped {plain(impossible[0].time_ms)}"
+        if len(impossible) > 1:
+            actual += f" (and {len(impossible) - 1} more records)"
         yield against(
-            odd[0],
+            impossible[0],
             actual,
             f"{unit} since 1970, from 2018 on",
             severity=only_if(early and not in_seconds, POLICY),
@@ -115,19 +115,19 @@ _READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tens
 def look_alikes(run: LoggedRun) -> Violations:
     """No key, and no name of metadata, looks like one that a rule reads and is another: by
     invisible characters or letters of other scripts."""
-    keys = READ_KEYS.union(*(each.keys for each in rules_on(LOG)))
+    keys = READ_KEYS.union(*(log_rule.keys for log_rule in rules_on(LOG)))
     metadata = {_plain_letters(name): name for name in _READ_METADATA}
     read_keys = {_plain_letters(key): key for key in keys}
     names = [(event, event.key, read_keys) for event in run.log.odd_keys.values()]
     for event in run.log.events:
-        odd = (name for name in event.metadata if PLAIN_KEY.fullmatch(name) is None)
-        names += [(event, name, metadata) for name in odd]
-    for event, name, read in names:
-        meant = read.get(_plain_letters(name), name)
-        if meant != name:
+        unusual = (name for name in event.metadata if PLAIN_KEY.fullmatch(name) is None)
+        names += [(event, name, metadata) for name in unusual]
+    for event, name, known_names in names:
+        imitated = known_names.get(_plain_letters(name), name)
+        if imitated != name:
             subject = f"line {event.line}: the name {cut(name)!a}"
             yield against(
-                subject, f"looks like {meant}", "plain letters", line=event.line
+                subject, f"looks like {imitated}", "plain letters", line=event.line
             )
             return
 
@@ -137,6 +137,7 @@ def _plain_letters(name: str) -> str:
     character can stand for 18."""
     letters = ""
     for character in name:
+        # NFKD takes accents, full-width forms and ligatures apart; what is left looks alike
         plain_form = normalize("NFKD", character).casefold().translate(_LETTERS)
         letters += "".join(filter(str.isalnum, plain_form))
         if len(letters) > _MOST_LETTERS:

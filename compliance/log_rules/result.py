@@ -182,6 +182,7 @@ def ranks_agree(run: LoggedRun) -> Violations:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)
     for epoch, evaluations in groups.items():
+        # an epoch that is evaluated again later is evaluated-again
         for group in _at_once(evaluations):
             accuracies = sorted(e.accuracy for e in group)
             if accuracies[0] == accuracies[-1]:
@@ -206,6 +207,7 @@ def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
     """Evaluations that lie within a second, of their earliest."""
     group: list[Evaluation] = []
     for evaluation in sorted(evaluations, key=lambda e: e.time_ms):
+        # from the earliest, so that a group does not creep on by a second each
         if group and evaluation.time_ms - group[0].time_ms > SAME_MS:
             yield group
             group = []
@@ -242,7 +244,7 @@ def stops_at_target(run: LoggedRun) -> Violations:
     follows_from=(LOST,),
 )
 def pairs(run: LoggedRun) -> Violations:
-    """In a successful run starts and stops of blocks, epochs and evaluations pair up. If the
+    """Starts and stops of blocks, epochs and evaluations pair up in a successful run. If the
     evaluation at target alone has none, that is policy: its time belongs to the run."""
     target = run.target
     if not run.converged:
@@ -263,8 +265,8 @@ def pairs(run: LoggedRun) -> Violations:
 
 
 _FEW = 1 / 16
-"""Of the images. That accuracies of four decimals, as most logs have them, are all counts over so
-few is no chance."""
+"""A share of the images. That accuracies of four decimals, as most logs have them, are all counts
+over so few is no chance."""
 _FLOAT32_IMAGES = 0.004
 """A count of images from a fraction that was rounded to float32."""
 _SUMMED_IMAGES = 0.05
@@ -314,25 +316,29 @@ def accuracies_are_counts(run: LoggedRun) -> Violations:
     over 51,200 are a note), and three or more are not all over a small part of them."""
     evaluations = _fractions(run)
     accuracies = [evaluation.accuracy for evaluation in evaluations]
-    most = benchmark.IMAGENET_EVAL_SAMPLES
-    padded = all(_off(each, _PADDED_IMAGES) < _FLOAT32_IMAGES for each in accuracies)
+    samples = benchmark.IMAGENET_EVAL_SAMPLES
+    padded = all(
+        _off(accuracy, _PADDED_IMAGES) < _FLOAT32_IMAGES for accuracy in accuracies
+    )
     for evaluation in evaluations:
-        if _off(evaluation.accuracy, most) > _SUMMED_IMAGES:
+        if _off(evaluation.accuracy, samples) > _SUMMED_IMAGES:
             strict = run.at_least("1.0.0") and not padded
             yield against(
                 f"eval_accuracy (line {evaluation.line})",
                 f"is {plain(evaluation.accuracy)}",
-                f"a count over {most:,} images",
+                f"a count over {samples:,} images",
                 line=evaluation.line,
                 severity=only_if(strict, POLICY),
             )
             return
-    images = most // math.gcd(most, *(round(each * most) for each in accuracies))
-    if len(evaluations) >= 3 and images <= _FEW * most:
+    images = samples // math.gcd(
+        samples, *(round(accuracy * samples) for accuracy in accuracies)
+    )
+    if len(evaluations) >= 3 and images <= _FEW * samples:
         yield against(
             "accuracies:",
             f"all {len(evaluations)} are counts over {images:,} images",
-            f"counts over {most:,}",
+            f"counts over {samples:,}",
             line=evaluations[-1].line,
         )
 
@@ -358,6 +364,6 @@ def likely_accuracies(run: LoggedRun) -> Violations:
         early = evaluation.epoch is not None and evaluation.epoch <= _EARLY_EPOCH
         if early and evaluation.accuracy > _EARLY_ACCURACY:
             subject = f"{plain(evaluation.accuracy)} (line {evaluation.line})"
-            most = f"at most {_EARLY_ACCURACY}"
-            yield against(subject, f"at {_at(evaluation)}", most, line=evaluation.line)
+            limit = f"at most {_EARLY_ACCURACY}"
+            yield against(subject, f"at {_at(evaluation)}", limit, line=evaluation.line)
             return

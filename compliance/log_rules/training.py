@@ -78,6 +78,7 @@ def all_on_the_clock(run: LoggedRun) -> Violations:
         for limit, sign in ((start, 1), (stop, -1)):
             if limit is None:
                 continue
+            # by how much it lies before the start, or behind the stop
             by_ms = sign * (limit.time_ms - event.time_ms)
             side = "before" if sign > 0 else "after"
             where = f"stands {side}"
@@ -103,6 +104,7 @@ def one_after_another(run: LoggedRun) -> Violations:
     seen = set()
     latest = None
     for event in sorted(run.of_keys(*_INTERVAL_KEYS), key=lambda event: event.order):
+        # the same event of the same epoch, from another rank
         copied = event.key, epoch_of(event)
         if copied in seen:
             continue
@@ -155,6 +157,7 @@ def epochs_rise(run: LoggedRun) -> Violations:
     starts = [event for event in run.events if event.key in keys]
     latest = -1
     for block, after in pairwise(starts):
+        # only a block whose next start is that of an epoch: epochs start in it
         if block.key == "epoch_start" or after.key == "block_start":
             continue
         claimed = epochs_of(block)
@@ -214,10 +217,10 @@ def evaluated_once(run: LoggedRun) -> Violations:
     if len({epoch for epoch, _ in evaluations}) < 2:
         return
     for epoch, event in evaluations:
-        before = first.setdefault(epoch, event)
-        apart_ms = abs(event.time_ms - before.time_ms)
-        if event.value != before.value and apart_ms > SAME_MS:
-            actual = f"is {shown(event.value)}, after {shown(before.value)} in line {before.line}"
+        earlier = first.setdefault(epoch, event)
+        apart_ms = abs(event.time_ms - earlier.time_ms)
+        if event.value != earlier.value and apart_ms > SAME_MS:
+            actual = f"is {shown(event.value)}, after {shown(earlier.value)} in line {earlier.line}"
             expected = f"one evaluation of epoch {plain(epoch)}"
             why = "the first evaluation of an epoch counts"
             yield against(event, actual, expected, why)

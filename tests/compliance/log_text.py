@@ -11,6 +11,8 @@ from typing import Any
 
 from mlperf_logging.compliance_checker import mlp_compliance
 
+from rn50.compliance.score import Score, score_checks
+from rn50.compliance.submission import judge_path
 from rn50.config import benchmark
 
 START_MS = {
@@ -246,6 +248,11 @@ def write(path: Path, run: Run, ruleset: str = "4.0.0") -> Path:
     """Write a run as a log of a round."""
     path.write_text("".join(record.text(ruleset) + "\n" for record in run))
     return path
+
+
+def score_folder(folder: Path) -> Score:
+    """The score of a folder of logs, as `rn50 log score` has it."""
+    return score_checks(judge_path(folder, official=False))
 
 
 def official(path: Path, ruleset: str) -> str:

@@ -3,8 +3,8 @@
 import pytest
 
 from rn50.compliance.check_log import check_log
-from rn50.compliance.score import score_folder
 from tests.checkout import SHARED
+from tests.compliance.log_text import score_folder
 
 LOGS = SHARED / "data/mlperf_logs"
 TABLE = LOGS / "EXPECTED.tsv"

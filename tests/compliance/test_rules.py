@@ -781,7 +781,7 @@ def test_every_rule_has_a_case_a_name_and_a_source() -> None:
 def test_the_page_of_rules_is_up_to_date(root: Path) -> None:
     assert len(first_met()) == 20
     page = (root / "docs/rules.md").read_text()
-    assert page == render_markdown(), "rn50 log rules --markdown > docs/rules.md"
+    assert page == render_markdown(), "rn50 log rules --write docs/rules.md"
 
 
 def test_a_warning_is_not_why_a_run_passes(

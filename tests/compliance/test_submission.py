@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
 from rn50.compliance.check_log import Check, check_log
-from rn50.compliance.score import score_folder
 from rn50.compliance.submission import judge_path
 from rn50.config import benchmark
 from rn50.host.finding import ERROR, NOTE, POLICY, Finding
@@ -26,6 +25,7 @@ from tests.compliance.log_text import (
     last,
     meta,
     put,
+    score_folder,
     shift,
     vary,
     write,

@@ -16,6 +16,7 @@ from rn50.data.describe import describe_data
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare
 from rn50.data.synthetic import make_images, wnid
+from rn50.host.atomic import _machine
 from rn50.host.progress import untracked
 from tests.conftest import refused
 from tests.data.images import contents, names_in
@@ -154,7 +155,7 @@ def test_the_second_waits_for_the_first_and_draws_only_where_that_is_killed(
 ) -> None:
     folder = tmp_path / "set"
     # of one that was killed before
-    (tmp_path / ".set.images/images").mkdir(parents=True)
+    (tmp_path / f".set.partial-{_machine()}00000000/images").mkdir(parents=True)
     first = start(folder, "wait")
     assert first.stdout.readline() == "drawing images\n"
     second = start(folder)

@@ -465,9 +465,9 @@ def moved_bytes(entry: Any, tape: Any) -> int:
     from mxnet import nd
 
     from rn50.train.gpu.memory import Buffer
-    from rn50.train.gpu.tape import words_of
+    from rn50.train.gpu.tape import arguments_of
 
-    operands = list(words_of(entry))
+    operands = list(arguments_of(entry))
     if entry.function == "cudnnBatchNormalizationBackwardEx":
         operands[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
     if (

@@ -64,7 +64,7 @@ def described(entry: Any, workspace: Any) -> tuple[str, int, int, int]:
     names = parameters(SOURCE.read_text())[entry.function]
     first = names.index("int rows")
     size_bytes = 0
-    for operand in entry.words:
+    for operand in entry.arguments:
         if isinstance(operand, Buffer) and operand is not workspace:
             size_bytes += operand.size_bytes
-    return entry.function, *entry.words[first : first + 2], size_bytes
+    return entry.function, *entry.arguments[first : first + 2], size_bytes

@@ -42,6 +42,9 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     assert plan["seed"] == 7
     ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
     assert " ".join(plan["command"]).endswith(ranks)
+    cut = described("smoke", "schedule.length=9 epochs", f"data.path={smoke_data}")
+    length = "up to 8 epochs (the last evaluation; the schedule has 9), 400 steps"
+    assert cut["length"] == length
     published = described("abci_2048_open")
     problems = "\n".join(published["problems"])
     assert "512 hosts expected" in problems

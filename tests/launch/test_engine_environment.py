@@ -36,7 +36,7 @@ def test_the_users_settings_win_over_the_machines() -> None:
         "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"
     )
     environment = engine_environment(load("quick", [of_config]).run, users)
-    assert environment.kept == users
+    assert environment.user_set == users
     assert not environment.settings.keys() & users
 
 

@@ -66,7 +66,7 @@ def test_ranks_start_on_this_machine_whatever_job_is_around(
     seen = read_json(tmp_path / "seen")
     assert not seen.items() & LEFT.items()
     assert seen["OMP_NUM_THREADS"] == "1"
-    assert environment.kept == {"HOROVOD_CYCLE_TIME": "2"}
+    assert environment.user_set == {"HOROVOD_CYCLE_TIME": "2"}
     assert seen.items() >= STAYS.items()
     assert environment.removed["DMLC_ROLE"] == "a parameter server's"
 

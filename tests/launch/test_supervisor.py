@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from rn50.config.schema import Watchdog as Settings
+from rn50.host.atomic import _machine
 from rn50.host.errors import RankFailed
 from rn50.host.stop_signals import STOP_SIGNALS, StopSignals
 from rn50.launch import supervisor
@@ -91,20 +92,21 @@ def test_scratch_of_dead_launchers_is_removed(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # no /dev/shm
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead, alive, young = (tmp_path / f"{supervisor._SCRATCH}{name}" for name in "abc")
-    for folder in (dead, alive, young):
-        folder.mkdir()
-        if folder != young:
-            os.utime(folder, (0, 0))
-    with supervisor._locked(alive) as mine, supervisor._scratch(None, one_machine=True):
-        assert dead not in tmp_path.iterdir()
-    assert mine
-    assert {*tmp_path.iterdir()} == {alive, young}
+    dead = tmp_path / f".rn50.partial-{_machine()}00000000"
+    dead.mkdir()
+    with supervisor._scratch(None, one_machine=True) as variables:
+        alive = Path(variables["TMPDIR"])
+        assert alive.stat().st_mode & 0o777 == 0o700
+        with supervisor._scratch(None, one_machine=True):
+            assert alive.is_dir()
+        assert {*tmp_path.iterdir()} == {alive}
+    assert not [*tmp_path.iterdir()]
 
 
-def test_an_error_below_the_lock_stays_what_it_is(tmp_path: Path) -> None:
+def test_an_error_below_the_lock_stays_what_it_is() -> None:
     """A fork that is refused is a BlockingIOError, as a lock is that another has."""
-    with pytest.raises(BlockingIOError), supervisor._locked(tmp_path):
+    scratch = supervisor._scratch(None, one_machine=True)
+    with pytest.raises(BlockingIOError), scratch:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
@@ -160,16 +162,13 @@ def test_what_ended_well_as_the_signal_came_is_not_stopped(code: int) -> None:
                 wait_for_launcher(child, None, stop)
 
 
-def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(
-    tmp_path: Path,
-) -> None:
-    code = "import sys; from rn50.launch.supervisor import _locked\nwith _locked(sys.argv[1]): pass"
-    no_locks = refusing(tmp_path, flock="ENOLCK")
-    subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env=os.environ | no_locks,
-        check=True,
+def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same() -> None:
+    code = (
+        "from rn50.launch.supervisor import _scratch\n"
+        "with _scratch(None, one_machine=True): pass"
     )
+    refused = refusing(Path("/dev/shm"), flock="ENOLCK")
+    subprocess.run([sys.executable, "-c", code], env=os.environ | refused, check=True)
 
 
 def test_every_signal_is_as_it_was_behind_the_watch() -> None:

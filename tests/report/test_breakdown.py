@@ -53,11 +53,11 @@ def test_the_slowest_rank_is_named() -> None:
     backward_ms = [10.0, 11.0, 30.0, 31.0]
     ranks = table(hosts, backward_p50_ms=backward_ms)
     computing, *_, cpu_time = rank_spread(ranks)
-    assert computing.least == "20.00 ms"
-    assert computing.most == "41.00 ms"
-    assert computing.at == "rank 3 on b"
+    assert computing.lowest == "20.00 ms"
+    assert computing.highest == "41.00 ms"
+    assert computing.highest_rank == "rank 3 on b"
     assert cpu_time.name == "CPU time"
-    assert cpu_time.middle == "10.00 s"
+    assert cpu_time.median == "10.00 s"
 
 
 @pytest.mark.parametrize(

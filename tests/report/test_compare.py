@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from rn50.compliance.score import score_folder
 from rn50.config.load import load
 from rn50.report.charts import COLOURS
 from rn50.report.compare import (
@@ -29,7 +28,17 @@ from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_records import Subject, read_folder, read_subjects
-from tests.compliance.log_text import Run, drop, find, good_run, last, put, vary, write
+from tests.compliance.log_text import (
+    Run,
+    drop,
+    find,
+    good_run,
+    last,
+    put,
+    score_folder,
+    vary,
+    write,
+)
 from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, images_of, write_config
 from tests.report.test_report import ACTIVE, LOGS, Shape, hostile_run

@@ -150,3 +150,19 @@ def test_a_barrier_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(communicator, "hvd", horovod)
     Communicator(Operators(mx.cpu()), Mock(rows=())).barrier()
     horovod.allreduce_.return_value.wait_to_read.assert_called_once_with()
+
+
+def test_ranks_meet_in_host_memory_before_the_first_of_them_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    horovod = Mock()
+    monkeypatch.setattr(communicator, "hvd", horovod)
+    on_gpu = Mock(
+        ctx=mx.gpu(), **{"zeros.side_effect": AssertionError("device memory")}
+    )
+    Communicator(on_gpu, Mock(rows=())).stop()
+    ((array,), _) = horovod.allreduce_.call_args
+    assert array.context == mx.cpu()
+    waits, shuts = (str(call) for call in horovod.mock_calls[1:3])
+    assert "wait_to_read" in waits
+    assert "shutdown" in shuts

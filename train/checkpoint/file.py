@@ -54,10 +54,8 @@ class Checkpoint(NamedTuple):
     def load(self, shapes: Shapes) -> dict[str, NDArray[Any]]:
         """The arrays of these names in the file, whose digest is checked. Raises UserError: it is
         torn or damaged, or an array is missing or has another shape or type; one line."""
-        from safetensors import (  # ranks need it, commands do not
-            SafetensorError,
-            safe_open,
-        )
+        # ranks need it, commands do not
+        from safetensors import SafetensorError, safe_open
 
         path = self.path
         try:
@@ -85,6 +83,7 @@ class Checkpoint(NamedTuple):
             file = open_file(self.path, MAX_BYTES, within=self.path.parent)
             try:
                 header = _read_header(file)
+                # the digest is of the file as it was before the digest was in it
                 digest_field = f'"{self.digest}"'.encode()
                 digest.update(header.replace(digest_field, _NO_DIGEST, 1))
                 while piece := file.read(_PIECE_BYTES):
@@ -126,6 +125,7 @@ def write_checkpoint(
     import numpy as np
     from safetensors.numpy import save
 
+    # in the place of the digest as many dashes, so that no length changes
     metadata = {
         "digest": _NO_DIGEST.decode().strip('"'),
         "meta": meta.model_dump_json(),
@@ -167,11 +167,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         content = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (ValueError, TypeError, KeyError, RecursionError):
         content = "something else"
-    raise UserError(
-        f"{path}: torn or damaged: a checkpoint of this rn50 expected, found {content}"[
-            :400
-        ]
-    )
+    problem = f"torn or damaged: a checkpoint of this rn50 expected, found {content}"
+    raise UserError(f"{path}: {problem}"[:400])
 
 
 def _read_header(file: BinaryIO) -> bytes:

@@ -115,6 +115,7 @@ def prune(
     for `unmarked`, a best one that has not, and for the newest that is no newer than `agreed_step`,
     if they are given."""
     paths = checkpoints_in(folder)
+    # the one to go on from if replicas differ at the next comparison
     agreed = [path for path in paths if step_of(path) <= (agreed_step or 0)]
     remaining = [*paths[-keep:], *agreed[-1:], unmarked]
     for path in paths:

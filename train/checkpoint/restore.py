@@ -63,6 +63,7 @@ def restore(
             continue
         of_active = of_ranks[:active]
         values[name] = of_active.mean(axis=0, dtype=np.float64)
+        # of all their images: the mean of the variances, and the variance of the means
         if is_of_batch and name.endswith("var"):
             stem = name.removesuffix("var")
             means = stored[f"{stem}mean"]

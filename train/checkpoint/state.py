@@ -67,7 +67,7 @@ class LossScaleState(Strict):
 
 
 class Meta(Strict):
-    """Where a run was: everything but the arrays."""
+    """The state of a run when it was saved: everything but the arrays."""
 
     state: TrainState
     """How far training had come; with the seed it is the place in the data as well."""
@@ -109,6 +109,7 @@ def blocks_left(plan: Plan, state: TrainState) -> Iterator[Block]:
     """The blocks that still have to be trained or evaluated; the first may be partly trained."""
     first_epoch = 1
     for last_epoch in plan.eval_epochs:
+        # one that is trained and not evaluated is a block too, without epochs to train
         if last_epoch > state.epochs_evaluated:
             yield Block(first_epoch, last_epoch)
         first_epoch = last_epoch + 1
@@ -120,7 +121,7 @@ def is_within_epoch(plan: Plan, state: TrainState) -> bool:
 
 
 def log_position(plan: Plan, state: TrainState) -> Literal["run", "epoch", "trained"]:
-    """Where the MLPerf log of a run in this state stands.
+    """The place of the MLPerf log of a run in this state.
 
     Between two blocks, in an epoch, or between two epochs of a block.
     """

@@ -70,12 +70,12 @@ class Communicator:
         self._open_connections()
 
     def _open_connections(self) -> None:
-        if self.ctx.device_type == "gpu" and not hvd.nccl_built():
-            raise UserError(
-                "Horovod over NCCL for GPU ranks expected, found one built without it: "
-                "scripts/setup.sh --gpu"
-            )
         if self.ctx.device_type == "gpu":
+            if not hvd.nccl_built():
+                raise UserError(
+                    "Horovod over NCCL for GPU ranks expected, found one built without it: "
+                    "scripts/setup.sh --gpu"
+                )
             self._check_gpus()
         size = CONNECT_BYTES // 4 // self._parts * self._parts
         first = self.operators.zeros(size)
@@ -99,7 +99,10 @@ class Communicator:
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
         nd.waitall()
-        self.barrier()  # the first to shut down would abort what another row of a torus still sums
+        # The first to shut down would abort what another row of a torus still sums. So all meet,
+        # by a sum in host memory, which Horovod's own thread ends. The end of a sum on a GPU is
+        # told by a thread that another rank's shutdown ends, and a rank would wait for ever.
+        hvd.allreduce_(nd.zeros(1), op=hvd.Sum, name="leave").wait_to_read()
         hvd.shutdown()
         self._connection.leave()
 
@@ -232,19 +235,21 @@ class LoneCommunicator(Communicator):
         pass
 
     def reduce(self) -> None:
-        pass
+        """The sum over one rank is there already."""
 
     def add_up(self, array: NDArray, name: str) -> NDArray:  # noqa: ARG002
+        """The array as it is."""
         return array
 
     def average_(self, arrays: Sequence[NDArray], active_ranks: int) -> None:
-        pass
+        """The mean over one rank is there already."""
 
     def gather_bytes(
         self,
         data: bytes,
         name: str,  # noqa: ARG002
     ) -> list[bytes]:
+        """The bytes of this rank alone."""
         return [data]
 
 

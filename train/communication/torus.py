@@ -40,7 +40,7 @@ class Torus:
         part = self._parts[name]
         row_set = ctypes.c_int(self._rows[row].process_set_id)
         arrays = ctypes.c_int(1)
-        scale = ctypes.c_double(1)
+        scale = ctypes.c_double(1)  # before the sum, and after it
         check_call(
             LIBRARY.horovod_mxnet_reducescatter_async(
                 ctypes.byref(flat.handle),

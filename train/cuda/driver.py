@@ -55,6 +55,7 @@ def read_gpus(
         return 0 if failed else value.value
 
     def gpu(index: int) -> Gpu:
+        """The visible device of this number."""
         device = number("cuDeviceGet", index)
         name = ctypes.create_string_buffer(256)
         cuda.cuDeviceGetName(name, len(name), device)

@@ -65,7 +65,7 @@ class Kind(Enum):
     GRAPH = (15, 800)
     PACK = (16, 1000)
     TENSOR = (17, 900)
-    NORM_BACK = (23, 1620)
+    NORM_BACK = (23, 1620)  # CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR
 
     def __init__(self, number: int, first_attribute: int) -> None:
         self.number = number
@@ -199,9 +199,8 @@ def data_back(
         (Pointwise.ADD, bias),
     ]
     normalising, value = _chain("v", shape, x, steps + added)
-    unset = (
-        None,
-    ) * 4  # second input, result and two factors: those of forward operations
+    # second input, result and two factors, which forward operations have
+    unset = (None, None, None, None)
     of_relu = (_pointwise(Pointwise.RELU_BACK), value, *unset, masked, gradient)
     of_norm = (_single, mean, inverse, scale, x, masked, *sums)
     return (
@@ -270,6 +269,7 @@ def _tensor(
 
 def _number(name: str) -> int:
     """The number of a tensor within a graph."""
+    # cuDNN tells tensors apart by an int64: the letters of a name, of which seven fit.
     return int.from_bytes(name.encode(), "big")
 
 
@@ -296,8 +296,9 @@ def _convolve(kind: Kind, shapes: Convolving, x: Described, y: Described) -> Des
     strides = _int64(shapes.stride, shapes.stride)
     padding = _int64(shapes.padding, shapes.padding)
     mode = Numbers(Type.CONVOLUTION_MODE, (_CROSS_CORRELATION,))
-    sides = (_int64(1, 1), strides, padding, padding)  # dilation first
-    how = Described(Kind.CONVOLUTION, (_single, mode, *sides, _int64(2)))
+    # dilation, strides, and the padding before and behind; then of how many dimensions they are
+    sides = (_int64(1, 1), strides, padding, padding, _int64(2))
+    how = Described(Kind.CONVOLUTION, (_single, mode, *sides))
     factor = Numbers(Type.FLOAT, (1.0,))
     zero = Numbers(Type.FLOAT, (0.0,))
     return Described(kind, (factor, zero, how, _maps("w", shapes.w), x, y))
@@ -356,6 +357,7 @@ class Backend:
         try:
             how = Numbers(Type.HEURISTICS_MODE, (mode,))
             heuristics = self._make(Kind.HEURISTICS, (how, _made(graph)))
+            # cuDNN makes none: it fills those that it is given
             empty = [self._new(Kind.CONFIGURATION) for _ in range(_MAX_CONFIGURATIONS)]
             return self._get(heuristics, _RESULTS, Type.DESCRIPTOR, empty)
         except _RefusedError:

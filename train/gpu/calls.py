@@ -125,7 +125,7 @@ class Device:
         self.stream = stream
         self._library = ctypes.CDLL(str(kernels.build(kernels.STEP_SOURCE)))
         addresses = [address_of(functions[name]) for name in _CONNECTED]
-        addresses.append(stream.value or 0)
+        addresses.append(stream.value or 0)  # the last member of step.c's `cuda`
         self._library.rn50_connect(_pointers(addresses))
         self._launch_status = ctypes.c_int.in_dll(self._library, "rn50_launch_status")
 
@@ -246,6 +246,7 @@ class Segment:
     @property
     def is_captured(self) -> bool | None:
         """Whether it runs as a graph; None: it has not run often enough to be captured."""
+        # step.c counts down with each run, and captures in the one that begins with 0
         if self._table.eager_runs >= 0:
             return None
         return bool(self._table.graph)

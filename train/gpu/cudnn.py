@@ -94,6 +94,7 @@ class Cudnn:
         self._asking = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(self._asking))
         self.backend = Backend(self._library, self._asking.value or 0)
+        # They live as long as this does: a call has their addresses.
         self._one = ctypes.c_float(1)
         self._zero = ctypes.c_float(0)
         self.one = ctypes.addressof(self._one)
@@ -106,6 +107,7 @@ class Cudnn:
 
     def tensor(self, shape: Shape) -> int:
         """The descriptor of maps."""
+        # N, C, H, W in this order, also where the format says that channels come last
         images, height, width, channels = shape
         settings = (_NHWC, self._type, images, channels, height, width)
         return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", settings)
@@ -123,11 +125,13 @@ class Cudnn:
 
     def average(self, height: int, width: int) -> int:
         """The descriptor of a pooling over whole maps."""
+        # the window is the map: no padding, and strides that are never made
         settings = (_AVERAGE_WITHOUT_PADDING, _PROPAGATE_NAN, height, width, 0, 0, 1, 1)
         return self._descriptor("Pooling", "cudnnSetPooling2dDescriptor", settings)
 
     def relu(self) -> int:
         """The descriptor of the activation."""
+        # NaN comes through, as in device.cu; the number is for other activations
         settings = (_RELU, _PROPAGATE_NAN, ctypes.c_double(0))
         return self._descriptor("Activation", "cudnnSetActivationDescriptor", settings)
 
@@ -145,6 +149,7 @@ class Cudnn:
         Raises:
             UserError: cuDNN has none.
         """
+        # 0 is cuDNN's default, which lets float32 run as TF32 where a GPU has it
         math_type = _TENSOR_CORES if self._type == DataType.HALF else 0
         convolution = self._convolution(stride, padding, math_type)
         count = ctypes.c_int()
@@ -194,7 +199,7 @@ class Cudnn:
             padding,
             stride,
             stride,
-            1,
+            1,  # dilation
             1,
             _CROSS_CORRELATION,
             DataType.SINGLE,

@@ -67,6 +67,7 @@ class Fusion:
     def _apply(self, layer: Convolution, shapes: Convolving) -> bool:
         """Whether the convolution does the norm before it, in its filter's gradient too."""
         norm = self.norm_before(layer)
+        # The graph has ReLU of scale x + bias before it, and no place for a unit's sum.
         if norm is None or norm.residual is not None:
             return False
         # Another reader, such as a shortcut, would not find the norm's output.

@@ -154,6 +154,7 @@ class Writer:
             Dense: self._multiply,
         }
         self._pad_images()
+        # Each kernel leaves them at 0; before the first the memory holds what others left.
         if training and self.norms is not Norms.CUDNN:
             self._clear_counters()
         for layer in self.network.layers:
@@ -190,6 +191,7 @@ class Writer:
             self._value(0),
             pixels,
             area,
+            # from one pixel to the next, and from one channel
             *((1, area) if self._channels_first else (3, 1)),
         )
 
@@ -251,6 +253,7 @@ class Writer:
         weight = layer.weight.data()
         if layer.source:  # value 0 are the images
             return weight
+        # anew in each step, since the weight is trained
         size = math.prod(layer.shape)
         padded = self.tape.buffer(size * self._item_bytes)
         self._kernel(
@@ -279,8 +282,8 @@ class Writer:
             layer.parameters.name,
             "running_terms",
             blocks_for(channels),
-            *self._trained(layer),
-            *self._running(layer),
+            *layer.trained,
+            *layer.running,
             *terms,
             channels,
             layer.epsilon,
@@ -314,16 +317,16 @@ class Writer:
         # A gradient that a convolution wrote has been through ReLU, so nothing asks for signs.
         comes_masked = layer.target in self.fusion.summed_back
         if layer.relu and layer.residual is not None and not comes_masked:
+            # a byte for each column of a thread, 8 channels in float16 and 4 in float32
             signs = self.tape.buffer(
                 self._size(layer.target) // division.column_channels
             )
             self._signs[layer.target] = signs
-        parameters = layer.parameters
-        statistics = (*self._trained(layer), *self._running(layer), *terms)
+        statistics = (*layer.trained, *layer.running, *terms)
         numbers = (layer.new_share, layer.epsilon)
         if layer.source in self.sums:
             self.tape.kernel(
-                parameters.name,
+                layer.parameters.name,
                 "summed_terms",
                 blocks_for(terms.mean.size_bytes // 4),
                 *self.sums[layer.source],
@@ -334,6 +337,7 @@ class Writer:
             )
             if layer.target in self.fusion.filter:
                 return  # the next convolution applies it
+        # x and the result, and what is added to it
         elif division.is_one_launch(2 if layer.residual is None else 3):
             launch = division.whole()
             self._norm_kernel(
@@ -375,6 +379,7 @@ class Writer:
     def _cudnn_norm(self, layer: Norm) -> None:
         parameters = layer.parameters
         how = self._normalising(layer)
+        # x, z and y have one shape, and so one descriptor
         space_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
             *how.mode,
@@ -384,6 +389,7 @@ class Writer:
             how.statistics,
             how.relu,
         )
+        # where cuDNN keeps the signs of ReLU for backward
         reserve_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
             *how.mode,
@@ -404,8 +410,8 @@ class Writer:
             self._residual(layer) if how.z else 0,
             *self._maps(layer.target),
             how.statistics,
-            *self._trained(layer),
-            *self._running(layer),
+            *layer.trained,
+            *layer.running,
             saved.mean,
             saved.inverse_deviation,
             how.relu,
@@ -475,6 +481,7 @@ class Writer:
 
     def _convolve_back(self, layer: Convolution) -> None:
         gradient = layer.weight.grad()
+        # nobody reads a gradient of the images
         if layer.source:
             self._filter_back(layer, gradient)
             self._data_back(layer)
@@ -541,7 +548,7 @@ class Writer:
         sums."""
         norm = self.fusion.norm_before(layer)
         assert norm is not None
-        gamma, beta = self._trained(norm)
+        gamma, beta = norm.trained
         terms = self._terms[norm.target]
         slopes = self._new_slopes(norm)
         (by_dy,) = self._of_channels(norm.target, 1)
@@ -593,36 +600,22 @@ class Writer:
             dz = dy
             self._gradients[layer.residual] = dy
         self._gradients[layer.source] = x
+        comes_summed = layer.target in self.slopes
         slopes = self.slopes.get(layer.target) or self._new_slopes(layer)
-        if division.is_one_launch(2) and layer.target not in self.slopes:
+        arguments = (x, dy, dz, signs, *terms, *slopes)
+        if not comes_summed and division.is_one_launch(2):
             launch = division.whole()
             self._norm_kernel(
-                layer,
-                "norm_back",
-                launch,
-                x,
-                dy,
-                dz,
-                signs,
-                *terms,
-                *slopes,
-                x,
-                *launch.maps,
-                relu,
+                layer, "norm_back", launch, *arguments, x, *launch.maps, relu
             )
             return
-        if layer.target not in self.slopes:
+        if not comes_summed:
             launch = division.sums()
             self._norm_kernel(
                 layer,
                 "norm_slopes",
                 launch,
-                x,
-                dy,
-                dz,
-                signs,
-                *terms,
-                *slopes,
+                *arguments,
                 *self._partials(launch),
                 *launch.maps,
                 relu,
@@ -640,7 +633,7 @@ class Writer:
             slopes.constant,
             x,
             *launch.maps,
-            0 if dz or layer.target in self.slopes else relu,
+            0 if dz or comes_summed else relu,
         )
 
     def _cudnn_norm_back(self, layer: Norm) -> None:
@@ -657,7 +650,7 @@ class Writer:
         if layer.residual is not None:
             if how.z:
                 dz = self._new_gradient(layer.residual)
-            else:
+            else:  # behind `mask` both addends of the sum have the same
                 self._gradients[layer.residual] = dy
         y = how.x if how.relu else 0  # backward reads it only to see where ReLU cut
         self._new_gradient(layer.source)
@@ -676,7 +669,7 @@ class Writer:
             parameters.name,
             "cudnnBatchNormalizationBackwardEx",
             *how.mode,
-            *(self._cudnn.one, self._cudnn.zero) * 2,
+            *(self._cudnn.one, self._cudnn.zero) * 2,  # of the data, of the parameters
             *self._maps(layer.source),
             y,
             self._value(layer.target) if y else 0,
@@ -686,9 +679,8 @@ class Writer:
             dz,
             *self._slope(layer.source),
             how.statistics,
-            *self._trained(layer),
-            parameters.gamma.grad(),
-            parameters.beta.grad(),
+            *layer.trained,
+            *layer.gradients,
             saved.mean,
             saved.inverse_deviation,
             how.relu,
@@ -753,6 +745,7 @@ class Writer:
         )
 
     def _complete(self, parameter: Any) -> None:
+        # by the call that was written last
         self.written.append((len(self.tape.entries) - 1, parameter))
 
     def _value(self, number: int) -> Buffer | nd.NDArray:
@@ -806,15 +799,6 @@ class Writer:
             relu=self._cudnn.relu() if fused else 0,
         )
 
-    @staticmethod
-    def _trained(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
-        return layer.parameters.gamma.data(), layer.parameters.beta.data()
-
-    @staticmethod
-    def _running(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
-        parameters = layer.parameters
-        return parameters.running_mean.data(), parameters.running_var.data()
-
     def _division(self, layer: Norm) -> Division:
         channels = self.network.values[layer.target].channels
         rows = self._size(layer.target) // channels
@@ -828,9 +812,7 @@ class Writer:
         return [self.tape.buffer(size_bytes) for _ in range(count)]
 
     def _new_slopes(self, layer: Norm) -> Slopes:
-        parameters = layer.parameters
-        of_x, constant = self._of_channels(layer.target, 2)
-        return Slopes(parameters.gamma.grad(), parameters.beta.grad(), of_x, constant)
+        return Slopes(*layer.gradients, *self._of_channels(layer.target, 2))
 
     def _partials(self, launch: Launch) -> tuple[Buffer, Buffer]:
         """The memory where a norm's slices leave their sums, and where they count themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mxnet import nd
 from mxnet.gluon import nn
 
 from ..gluon_private import operator_settings
@@ -34,6 +35,7 @@ class Maps(NamedTuple):
             padding: around the maps.
             channels: of the result.
         """
+        # padding on both sides of the maps, as if windows were that much smaller
         first = side - 2 * padding
         return Maps(
             (self.height - first) // stride + 1,
@@ -67,6 +69,22 @@ class Norm(NamedTuple):
     epsilon: float
     new_share: float
     """The share of a batch's statistics in the running ones: 1 - momentum."""
+
+    @property
+    def trained(self) -> tuple[nd.NDArray, nd.NDArray]:
+        """The scale and the shift of each channel."""
+        return self.parameters.gamma.data(), self.parameters.beta.data()
+
+    @property
+    def gradients(self) -> tuple[nd.NDArray, nd.NDArray]:
+        """The gradients of `trained`."""
+        return self.parameters.gamma.grad(), self.parameters.beta.grad()
+
+    @property
+    def running(self) -> tuple[nd.NDArray, nd.NDArray]:
+        """The running mean and variance of each channel."""
+        parameters = self.parameters
+        return parameters.running_mean.data(), parameters.running_var.data()
 
 
 class MaxPooling(NamedTuple):
@@ -119,6 +137,7 @@ class LayerList:
         if isinstance(block, Unit):
             return self._unit(block, value)
         maps_read = self.values[value]
+        # ResNet's only pooling of this kind (resnet.py), for which device.cu has a kernel
         if isinstance(block, nn.MaxPool2D):
             maps = maps_read.windows(3, 2, 1, maps_read.channels)
             return self._append(MaxPooling(value, len(self.values)), maps)
@@ -129,6 +148,7 @@ class LayerList:
             maps = Maps(1, 1, block.weight.shape[0])
             dense = Dense(value, len(self.values), block.weight, block.bias)
             return self._append(dense, maps)
+        # the average of a map is one pixel, which is flat
         assert isinstance(block, nn.Flatten), block
         return value
 
@@ -140,6 +160,7 @@ class LayerList:
 
     def _residual(self, block: Residual, value: int) -> int:
         branch = value
+        # The last unit has no ReLU of its own: its norm adds the shortcut before.
         *units, last = block.branch
         for unit in units:
             branch = self._unit(unit, branch)
@@ -155,6 +176,7 @@ class LayerList:
 
     def _convolution(self, unit: Unit, value: int) -> int:
         maps_read = self.values[value]
+        # NHWC: (out, height, width, in). The weight of the images has three channels, not four.
         out, kernel, _, _ = unit.conv.weight.shape
         settings = operator_settings(unit.conv)
         stride = settings["stride"][0]

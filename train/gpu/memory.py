@@ -31,6 +31,7 @@ def lay_out(buffers: Sequence[Buffer]) -> int:
         for neighbour in sorted(assigned, key=attrgetter("offset")):
             if not _live_together(buffer, neighbour):
                 continue
+            # the gap below this neighbour is wide enough; else it lies above
             if offset + buffer.size_bytes <= neighbour.offset:
                 break
             end = neighbour.offset + neighbour.size_bytes

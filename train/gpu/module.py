@@ -81,12 +81,13 @@ class CudaModule:
         """The launch of a kernel as an entry of a table. `arguments`: in the order of its
         parameters; arrays, addresses or numbers."""
         parameters = self._parameters[name]
-        words = [
+        argument_words = [
             _word(parameter, value)
             for parameter, value in zip(parameters, arguments, strict=True)
         ]
+        # A kernel gets the address of each word: what is narrower lies in its lower bytes.
         call = Call(function=self._function(name), blocks=blocks)
-        call.words[: len(words)] = words
+        call.words[: len(argument_words)] = argument_words
         return call
 
     def launch(self, name: str, blocks: int, *arguments: Any) -> None:
@@ -96,6 +97,7 @@ class CudaModule:
         for parameter, value in zip(self._parameters[name], arguments, strict=True):
             if not isinstance(value, nd.NDArray):
                 continue
+            # by which MXNet's engine knows what has to wait for what
             if parameter.startswith("const "):
                 reads.append(value)
             else:
@@ -154,4 +156,4 @@ def _word(parameter: str, value: Any) -> int:
         return data_address(value) if is_array else int(value)
     if parameter.startswith("float "):
         return float_bits(value)
-    return int(value) & 0xFFFFFFFFFFFFFFFF
+    return int(value) & 0xFFFFFFFFFFFFFFFF  # of a negative number its two's complement

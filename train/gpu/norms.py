@@ -39,6 +39,7 @@ class Gpu(NamedTuple):
 ANY = sys.maxsize
 _MIB = 1 << 20
 _UNMEASURED = (Row(ANY, Norms.CUDNN),)
+# By their multiprocessors V100, T4, A100, A40, L40 and H100.
 TABLE = {
     (7, 0): Gpu(80, 6 * _MIB, _UNMEASURED),
     (7, 5): Gpu(40, 4 * _MIB, _UNMEASURED),
@@ -105,6 +106,7 @@ class Division:
         self._gpu = gpu
         self._rows = rows
         self._channels = channels
+        # rows of another number of channels do not begin at a multiple of 16 bytes
         wide = VECTOR_BYTES // item_bytes
         self.column_channels = 1 if channels % wide else wide
         """The channels of a thread."""
@@ -123,6 +125,7 @@ class Division:
     def sums(self) -> Launch:
         """The launch of a kernel that sums. The last block of a column adds up its slices, so that
         these are no more than it reads in the time of the others."""
+        # with s slices a block takes chunks / s turns, and the last one more turns the larger s is
         chunks = self._chunks(SUM_ROWS)
         return self._launch(LANES, min(8 * math.isqrt(chunks), self._most(chunks)))
 

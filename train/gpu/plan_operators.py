@@ -46,13 +46,16 @@ class PlanOperators(Operators):
 
     @property
     def stamp(self) -> Stamp | None:
+        """What notes the time on the stream of the steps."""
         return self.module.device.stamp(self.shared.arena.token)
 
     @property
     def graphs(self) -> Graphs:
+        """The segments that run as CUDA graphs."""
         return captured_graphs()
 
     def finish(self) -> None:
+        """Wait also for what only calls know of: launches and segments that failed."""
         super().finish()
         self.module.device.check()
         check_segments()
@@ -67,6 +70,7 @@ class PlanOperators(Operators):
                 statistics.append(p)
             else:
                 trained[np.dtype(p.dtype).name].append(p)
+                # else gluon would take arrays for the gradients, which lie in buckets
                 p.grad_req = "null"
         net.initialize(initializer, ctx=self.ctx)
         for dtype, parameters in sorted(trained.items()):
@@ -77,6 +81,7 @@ class PlanOperators(Operators):
         self.shared.statistics.extend(p.data() for p in statistics)
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
+        """Zeros of the host, copied: their memory is there when this returns."""
         return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
 
     def settings(self) -> nd.NDArray:
@@ -84,19 +89,24 @@ class PlanOperators(Operators):
         return self.zeros(SETTINGS, np.int64)
 
     def fill(self, array: nd.NDArray, value: float) -> None:
+        """Set all elements by a kernel."""
         name = f"fill_{type_name(array.dtype)}"
         self.launch(name, blocks_for(array.size), array, array.size, value)
 
     def scale(self, array: nd.NDArray, factor: float) -> None:
+        """Multiply in place by a kernel."""
         self.launch("scale", blocks_for(array.size), array, array.size, factor)
 
     def narrow(self, wide: nd.NDArray, half: nd.NDArray, factor: float) -> None:
+        """Cast and scale in one kernel, which leaves `wide` as it is."""
         self.launch("narrow", blocks_for(wide.size), wide, half, wide.size, factor)
 
     def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
+        """Cast and scale in one kernel."""
         self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
 
     def add_square(self, array: nd.NDArray, roots: nd.NDArray, sign: int) -> None:
+        """Add signed squares by a kernel."""
         self.launch(
             "add_square", blocks_for(array.size), array, roots, array.size, sign
         )
@@ -108,6 +118,7 @@ class PlanOperators(Operators):
         return self.shared.loss_sum
 
     def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
+        """A copy of the host's numbers, into whose first place the device's is copied."""
         joined = nd.array([0.0, *more], self.ctx)
         number.reshape(1).copyto(joined[:1])
         return joined
@@ -115,6 +126,7 @@ class PlanOperators(Operators):
     def add_hits(
         self, scores: nd.NDArray, labels: nd.NDArray, total: nd.NDArray | None
     ) -> nd.NDArray:
+        """Count by one kernel, a block an image; `total` is changed in place."""
         if total is None:
             total = self.zeros(3, np.int32)
         classes = scores.size // scores.shape[0]
@@ -125,6 +137,7 @@ class PlanOperators(Operators):
     def criterion(
         self, net: Any, loss: Any, buckets: Sequence[nd.NDArray]
     ) -> PlanCriterion:
+        """The losses and gradients of plans."""
         return PlanCriterion(self, net, loss, buckets)
 
     def scorer(self, net: Any) -> Scorer:
@@ -136,6 +149,7 @@ class PlanOperators(Operators):
     ) -> Writer:
         """What writes a plan for images of this shape."""
         device = self.module.device
+        # a handle of cuDNN is for the device of the thread that makes it
         device.activate()
         if self.cudnn is None:
             self.cudnn = Cudnn(device, net.dtype)
@@ -192,7 +206,9 @@ class PlanCriterion(_Plans):
         self._batch: list[nd.NDArray] = []
 
     def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
+        """Run the forward pass of the plan for these images."""
         plan = self._plan_for(images.shape)
+        # has its memory at once, as `nd.zeros` has not
         losses = nd.empty(len(images), images.context)
         addresses = map(data_address, (images, labels, losses))
         settings = [*addresses, float_bits(scale)]
@@ -202,6 +218,7 @@ class PlanCriterion(_Plans):
         return losses
 
     def backward(self, losses: nd.NDArray, scale: float) -> None:  # noqa: ARG002
+        """Run the backward pass of the last plan, bucket by bucket."""
         assert self._plan is not None
         # The stream may still read the batch and write the losses, until the first group is done.
         first, *rest = self._plan.backward
@@ -225,6 +242,7 @@ class Scorer(_Plans):
 
     def __call__(self, images: nd.NDArray) -> nd.NDArray:
         """The logits, overwritten by the next batch of this shape."""
+        # the first of its settings, by which the first kernel finds the images
         plan = self._plan_for(images.shape)
         plan.run([data_address(images)], [images])
         return plan.logits

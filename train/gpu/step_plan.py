@@ -71,6 +71,7 @@ class TrainingPlan:
                 loss_sum,
                 *(buckets[number] for number in backward_part.buckets),
             ]
+            # without settings: forward has copied those of the step
             part = calls[begin : backward_part.end]
             self.backward.append(Segment(device, part, None, weights, writes))
             begin = backward_part.end
@@ -99,6 +100,7 @@ def cut(
     ]
 
     def bucket_of(parameter: Any) -> int:
+        """The number of the bucket in which a parameter's gradient lies."""
         address = data_address(parameter.grad())
         return next(n for n, end in enumerate(ends) if begins[n] <= address < end)
 

@@ -36,10 +36,10 @@ class Arena:
     def reserve(self, size_bytes: int) -> None:
         """Make it large enough; what it holds is lost. Raises UserError: the GPU has no more."""
         if size_bytes <= self.size_bytes:
-            return
+            return  # the addresses in older plans stay right
         nd.waitall()  # calls of the plans before may still use it
         address = ctypes.c_void_p(self.address)
-        cuda().cudaFree(address)
+        cuda().cudaFree(address)  # of null, the first time, nothing
         size = ctypes.c_size_t(size_bytes)
         if cuda().cudaMalloc(ctypes.byref(address), size):
             raise UserError(
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
     layer: str
     function: str
-    words: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     reals: tuple[float, ...]
     blocks: int
 
@@ -100,19 +100,22 @@ class Tape:
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
-        for argument in words_of(entry):
+        for argument in arguments_of(entry):
             if isinstance(argument, Buffer):
                 argument.calls.append(len(self.entries))
         self.entries.append(entry)
 
     def calls(self, arena: Arena) -> list[tuple[str, Call]]:
         """The table, with a name for each call; the arena is made large enough."""
+        # such as the workspace where no call wants one
         used = [buffer for buffer in self._buffers if buffer.calls]
         arena.reserve(lay_out(used))
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
-        arguments = tuple(self._resolved(argument, base) for argument in entry.words)
+        arguments = tuple(
+            self._resolved(argument, base) for argument in entry.arguments
+        )
         if entry.blocks:
             call = self._module.call(entry.function, entry.blocks, arguments)
         else:
@@ -134,9 +137,9 @@ class Tape:
         return argument or 0
 
 
-def words_of(entry: Entry) -> Iterator[Any]:
+def arguments_of(entry: Entry) -> Iterator[Any]:
     """All that a call is given."""
-    for argument in entry.words:
+    for argument in entry.arguments:
         yield argument
         if isinstance(argument, dict):
             yield from argument.values()

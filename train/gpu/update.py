@@ -37,18 +37,6 @@ class PlanUpdater(Updater):
         self._flats.append(flat)
         return views
 
-    def _masters(self, parameters: Sequence[Any]) -> dict[str, nd.NDArray]:
-        half = [p for p in parameters if p.data().dtype == np.float16]
-        if not half:
-            return {}
-        arrays = self._zeros([p.shape for p in half])
-        masters = {}
-        for p, master in zip(half, arrays, strict=True):
-            values = p.data().asnumpy()
-            master[:] = nd.array(values.astype(np.float32))
-            masters[p.name] = master
-        return masters
-
     def _prepare(self) -> None:
         """The table of the tensors' addresses, and for each block the tensor of its chunk."""
         tensors = self._tensors
@@ -56,8 +44,9 @@ class PlanUpdater(Updater):
         chunks = [-(-t.weight.size // CHUNK) for t in tensors]
         rows = []
         self._blocks = 0
+        # None for each square where the rule is not RMSprop's
         for t, square, count in zip_longest(tensors, self._squares, chunks):
-            row = [
+            row = [  # the struct Tensor of device.cu
                 data_address(t.weight),
                 data_address(t.gradient),
                 data_address(t.momentum),
@@ -71,6 +60,7 @@ class PlanUpdater(Updater):
             self._blocks += count
 
         def on_device(values: Any, dtype: str) -> nd.NDArray:
+            """An array on the GPU."""
             return nd.array(np.array(values, dtype), ctx, dtype=dtype)
 
         # From here on `_by_tensor` adds up the sums of a tensor's chunks.
@@ -78,17 +68,24 @@ class PlanUpdater(Updater):
         self._table = on_device(rows, "int64")
         numbers = np.arange(len(tensors))
         self._chunks = on_device(np.repeat(numbers, chunks), "int32")
-        etas = [self._rule.eta * t.scaled for t in tensors]
+        etas = [self._rule.eta if t.scaled else 0 for t in tensors]
         self._etas = on_device(etas, "float32")
         self._decays = on_device([t.decay for t in tensors], "float32")
         self._sums = self.operators.zeros(2 * self._blocks)
+        # behind the rates: 1, or 0 where a gradient is not finite
         self._rates = self.operators.zeros(len(tensors) + 1)
         weights = self.operators.shared.weights
         changed = [*weights, *self._flats]
         self._settings = self.operators.settings()
         self._run = Segment(
             self.operators.module.device,
-            [self._square_sums_call(), self._rates_call(), self._update_call()],
+            [
+                self._call(
+                    "square_sums", self._blocks, self._table, self._chunks, self._sums
+                ),
+                self._rates_call(),
+                self._update_call(),
+            ],
             self._settings,
             self._buckets,
             [self._settings, *changed, self._sums, self._rates],
@@ -98,16 +95,11 @@ class PlanUpdater(Updater):
     def _call(self, name: str, blocks: int, *arguments: Any) -> tuple[str, Call]:
         return name, self.operators.module.call(name, blocks, arguments)
 
-    def _square_sums_call(self) -> tuple[str, Call]:
-        return self._call(
-            "square_sums", self._blocks, self._table, self._chunks, self._sums
-        )
-
     def _rates_call(self) -> tuple[str, Call]:
         rule = self._rule
         return self._call(
             "rates",
-            1,
+            1,  # block: the last number rests on all tensors
             self._table,
             self._etas,
             self._decays,
@@ -137,6 +129,7 @@ class PlanUpdater(Updater):
         return self._call(name, self._blocks, *arguments)
 
     def measured_step(self, step: int, settings: Settings) -> Measured:
+        """Do `step`, whose first kernel makes the sums anyway; they are copied."""
         rescale = self._rescale(settings)
         self.step(step, settings)
         # a copy: the next steps write theirs before this one is read

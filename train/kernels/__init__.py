@@ -25,7 +25,7 @@ _BUILD_S = 600.0
 
 
 def library_path(source: Path) -> Path:
-    """Where its library lies; the name changes with its making, so a stale one is never loaded."""
+    """The library of a source; its name changes with its making, so a stale one is never loaded."""
     digest = hashlib.sha256(
         source.read_bytes() + Path(__file__).read_bytes()
     ).hexdigest()[:12]

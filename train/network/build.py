@@ -77,6 +77,7 @@ class Loss(HybridBlock):
         self._true_minus_off = 1 - self.off_target * classes
 
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
+        """The loss of each image, in float32."""
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
         total = F.sum(log_p, axis=1)

@@ -62,6 +62,7 @@ class LocalNorm(nn.HybridBlock):
         self._half = model.dtype == "float16"
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
+        """Normalise in float32 and NCHW; the result is as `x` in type and layout."""
         if self._last:
             x = F.transpose(x, axes=TO_NCHW)
         if self._half:
@@ -82,16 +83,23 @@ def build_inception(
     module = HybridConcurrent(axis=layout.index("C"), prefix=f"inception{name}_")
     with module.name_scope():
         module.add(convolution("1x1", channels, maps.conv1, 1))
-        three = nn.HybridSequential(prefix="")
-        three.add(convolution("3x3_reduce", channels, maps.reduce3, 1))
-        three.add(convolution("3x3", maps.reduce3, maps.conv3, 3))
-        five = nn.HybridSequential(prefix="")
-        five.add(convolution("5x5_reduce", channels, maps.reduce5, 1))
-        five.add(convolution("5x5", maps.reduce5, maps.conv5, 5))
-        pool = nn.HybridSequential(prefix="")
-        pool.add(nn.MaxPool2D(3, 1, 1, layout=layout))
-        pool.add(convolution("pool_proj", channels, maps.pool, 1))
-        module.add(three, five, pool)
+        for first, second in (
+            (
+                convolution("3x3_reduce", channels, maps.reduce3, 1),
+                convolution("3x3", maps.reduce3, maps.conv3, 3),
+            ),
+            (
+                convolution("5x5_reduce", channels, maps.reduce5, 1),
+                convolution("5x5", maps.reduce5, maps.conv5, 5),
+            ),
+            (
+                nn.MaxPool2D(3, 1, 1, layout=layout),
+                convolution("pool_proj", channels, maps.pool, 1),
+            ),
+        ):
+            branch = nn.HybridSequential(prefix="")
+            branch.add(first, second)
+            module.add(branch)
     return module
 
 

@@ -31,6 +31,7 @@ class Network(nn.HybridBlock):
             self.body = nn.HybridSequential(prefix="")
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
+        """Images to logits."""
         if self.dtype == "float16":
             x = F.cast(x, dtype="float16")
         return self.body(x)
@@ -44,6 +45,7 @@ class ChannelsFirst(nn.HybridBlock):
         self._layout = layout
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
+        """Transpose maps that have their channels last."""
         if self._layout == "NCHW":
             return x
         return F.transpose(x, axes=TO_NCHW)

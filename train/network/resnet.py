@@ -73,6 +73,7 @@ class Unit(nn.HybridBlock):
                 )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
+        """Convolve, normalise, rectify."""
         x = self.conv(x)
         if self.norm is not None:
             x = self.norm(x)
@@ -126,6 +127,7 @@ class Residual(nn.HybridBlock):
                 )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
+        """Add the branch to the shortcut, and rectify."""
         y = self.branch(x)
         if self.shortcut is not None:
             x = self.shortcut(x)

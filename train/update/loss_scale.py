@@ -51,7 +51,7 @@ def next_scale(scale: Scale, used: float, finite: bool) -> Scale | None:
     """
     if not finite:
         if used <= MIN_SCALE:
-            return None
+            return None  # no lower scale would help
         return Scale(min(scale.value, used / 2))
     if scale.growth_tracker + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MAX_SCALE:
         return scale._replace(growth_tracker=scale.growth_tracker + 1)

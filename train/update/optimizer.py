@@ -139,7 +139,16 @@ class Updater:
     def _masters(self, parameters: Sequence[Any]) -> dict[str, NDArray]:
         """Float32 copies of the float16 weights, by name."""
         half = [p for p in parameters if p.data().dtype == np.float16]
-        return {p.name: p.data().astype("float32") for p in half}
+        if not half:
+            return {}
+        masters = {}
+        arrays = self._zeros([p.shape for p in half])
+        for p, master in zip(half, arrays, strict=True):
+            # over the host: MXNet's casts are kernels, of which some GPUs have none
+            values = p.data().asnumpy()
+            master[:] = nd.array(values.astype(np.float32))
+            masters[p.name] = master
+        return masters
 
     def _prepare(self) -> None:
         """What an update needs besides the tensors."""
@@ -278,6 +287,7 @@ class Updater:
                     *(array for t in part for array in t.arrays),
                     lrs[start:end],
                     decays[start:end],
+                    # velocities and masters are changed in place as well
                     out=[t.weight for t in part],
                     num_weights=len(part),
                     momentum=settings.momentum,
@@ -304,6 +314,7 @@ class Updater:
         denominator = g + self._trust_decay_factor * decays * w
         if self._rule.epsilon_only_below:
             is_below = denominator < epsilon
+            # no condition: of arrays on the device nothing is known yet
             denominator = denominator + epsilon * is_below
             scaled = (w > 0) * (w >= epsilon) * (denominator > 0)
         else:
