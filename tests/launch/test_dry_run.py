@@ -45,10 +45,13 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     cut = described("smoke", "schedule.length=9 epochs", f"data.path={smoke_data}")
     length = "up to 8 epochs (the last evaluation; the schedule has 9), 400 steps"
     assert cut["length"] == length
-    published = described("abci_2048_open")
+    published = described("abci_2048_open", "model.dtype=bfloat16")
     problems = "\n".join(published["problems"])
+    assert "model.dtype: " in problems
     assert "512 hosts expected" in problems
     assert "a packed image set expected" in problems
+    assert published["command"] == []
+    assert published["config check"].startswith("FAIL")
 
 
 def test_what_breaks_a_rule_or_is_inherited_is_told_before_the_ranks_start(
@@ -72,15 +75,6 @@ def test_a_set_that_was_drawn_otherwise_does_not_fit(small_data: Path) -> None:
     plan = described("smoke", f"data.path={small_data}", f"data.synthetic={counts}")
     assert plan["data"] == f"{small_data}, which does not fit"
     assert "seed=1 expected, found" in plan["problems"][-1]
-
-
-def test_what_stands_in_the_way_is_all_told() -> None:
-    plan = described("dgx1_8", "model.dtype=bfloat16", "comm.algorithm=torus_2d")
-    assert len(plan["problems"]) == 3 + (
-        not Path("/proc/driver/nvidia/version").exists()
-    )
-    assert plan["command"] == []
-    assert plan["config check"].startswith("FAIL")
 
 
 def test_the_command_starts_nothing_and_makes_nothing(
