@@ -1,7 +1,7 @@
 """Why a job failed, in one line: the first cause, not what followed from it.
 
 `explain_failure` asks a list of small detectors; the first that finds something has the word. What
-launchers print is recorded in tests/golden/refusals/ and tests/launch/test_failure.py.
+launchers print is recorded in tests/golden/refusals/ and tests/golden/failures.yaml.
 """
 
 from __future__ import annotations

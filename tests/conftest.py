@@ -380,7 +380,7 @@ RUN = (
 
 
 @pytest.fixture(scope="session")
-def whole(shared: Path, small_data: Path) -> Path:
+def uninterrupted(shared: Path, small_data: Path) -> Path:
     """The folder of a finished RUN that nobody interrupted, for all tests of the session; its bits
     do not depend on the launcher."""
     rn50 = Rn50(shared / "whole")

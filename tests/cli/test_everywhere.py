@@ -173,9 +173,12 @@ def make_work(folder: Path, root: Path, images: Path, run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def work(
-    root: Path, small_data: Path, whole: Path, tmp_path_factory: pytest.TempPathFactory
+    root: Path,
+    small_data: Path,
+    uninterrupted: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    return make_work(tmp_path_factory.mktemp("work"), root, small_data, whole)
+    return make_work(tmp_path_factory.mktemp("work"), root, small_data, uninterrupted)
 
 
 def run_all(

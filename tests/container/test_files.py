@@ -44,15 +44,15 @@ def test_the_pages_containers_run_as_the_reader_and_leave_the_checkout_alone(
 
 
 @pytest.mark.parametrize(
-    ("told", "git"),
+    ("variable", "git"),
     [
         ("ab12", Commit("ab12", modified=False)),
         ("ab12-dirty", Commit("ab12", modified=True)),
     ],
 )
 def test_an_image_knows_the_commit_it_was_built_from(
-    monkeypatch: pytest.MonkeyPatch, told: str, git: Commit
+    monkeypatch: pytest.MonkeyPatch, variable: str, git: Commit
 ) -> None:
-    monkeypatch.setenv("RN50_COMMIT", told)
+    monkeypatch.setenv("RN50_COMMIT", variable)
     settings = EngineSettings({}, {})
     assert describe_environment(settings, "gloo", ["true"]).git == git

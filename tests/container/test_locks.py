@@ -3,9 +3,7 @@
 import hashlib
 import os
 import re
-import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,9 +69,9 @@ def test_set_up_refuses_what_does_not_suit(
     write_script(python, '[ "$1" = --version ] && echo Python 3.9.2')
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.tex").touch()
-    words = [word.replace("FOLDER", str(tmp_path)) for word in arguments]
+    options = [option.replace("FOLDER", str(tmp_path)) for option in arguments]
     environment = os.environ | {"PYTHON": str(python)}
-    done = finished([root / "scripts/setup.sh", *words], env=environment)
+    done = finished([root / "scripts/setup.sh", *options], env=environment)
     assert done.returncode == 1
     error = done.stderr.replace(f"{tmp_path}/", "")
     assert error.startswith(f"setup: error: {expected}")
@@ -84,70 +82,45 @@ def test_set_up_refuses_what_does_not_suit(
 @pytest.fixture
 def environment(root: Path, tmp_path: Path) -> Path:
     """What set-up takes for an environment that it has made; its Python is too old to make one."""
-    made = tmp_path / "made"
-    (made / "bin").mkdir(parents=True)
-    write_script(made / "mpicxx", f"echo g++ -I{made}")
-    write_script(made / "bin/python", "[ ! -e $0.lost ]")
-    (made / "pyvenv.cfg").touch()
-    (made / "setup.place").write_text(f"{root}\n{made}\n")
+    folder = tmp_path / "made"
+    (folder / "bin").mkdir(parents=True)
+    write_script(folder / "mpicxx", f"echo g++ -I{folder}")
+    write_script(folder / "bin/python", "[ ! -e $0.lost ]")
+    (folder / "pyvenv.cfg").touch()
+    (folder / "setup.place").write_text(f"{root}\n{folder}\n")
     stack = [*sorted(root.glob("requirements/*.txt")), root / "scripts/setup.sh"]
     stamps = {"stack.stamp": stack, "setup.stamp": [*stack, root / "pyproject.toml"]}
     for name, files in stamps.items():
         content = b"".join(path.read_bytes() for path in files)
         digest = hashlib.sha256(content).hexdigest()
-        (made / name).write_text(f"cpu {digest}  -\nwithout MPI\n")
-    return made
-
-
-def linked(made: Path) -> Path:
-    link = made.with_name("linked")
-    link.symlink_to(made)
-    return link
-
-
-def with_file(name: str) -> Callable[[Path], Path]:
-    def change(made: Path) -> Path:
-        (made / name).touch()
-        return made
-
-    return change
-
-
-def of_gpus(made: Path) -> Path:
-    """Its stamp is another after a pull that changes what it is made of."""
-    with (made / "stack.stamp").open("a") as file:
-        file.write("gpu before the pull\n")
-    return made
-
-
-def copied(made: Path) -> Path:
-    """Its scripts would run the code of the original."""
-    return shutil.copytree(made, made.with_name("copy"))
+        (folder / name).write_text(f"cpu {digest}  -\nwithout MPI\n")
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("change", "name", "code"),
     [
-        (lambda made: made, 0),
-        (linked, 0),
-        (with_file("mpi.h"), 1),
-        (with_file("bin/python.lost"), 1),
-        (of_gpus, 1),
-        (copied, 1),
-        (lambda made: made.rename(made.with_name("moved")), 1),
+        ("true", "made", 0),
+        ("ln -s made linked", "linked", 0),
+        ("touch made/mpi.h", "made", 1),
+        ("touch made/bin/python.lost", "made", 1),
+        # its stamp is another after a pull that changes what it is made of
+        ("echo gpu before the pull >>made/stack.stamp", "made", 1),
+        # its scripts would run the code of the original
+        ("cp -r made copy", "copy", 1),
+        ("mv made moved", "moved", 1),
     ],
 )
 def test_an_environment_is_left_as_it_is_or_made_anew(
-    root: Path, environment: Path, change: Callable[[Path], Path], code: int
+    root: Path, environment: Path, change: str, name: str, code: int
 ) -> None:
     """0 where all is done; 1 where it would be made, which Python 3.9 cannot."""
-    folder = change(environment)
-    old = environment.parent / "python3.9"
-    write_script(old, "exit 1")
-    tools = environment.parent / "made"
-    path = f"{tools if tools.exists() else folder}:/usr/bin:/bin"
-    variables = {"PATH": path, "PYTHON": str(old)}
-    command = (root / "scripts/setup.sh", "--into", folder)
+    parent = environment.parent
+    subprocess.run(["sh", "-c", change], cwd=parent, check=True)
+    write_script(parent / "python3.9", "exit 1")
+    path = f"{parent}/made:{parent}/{name}:/usr/bin:/bin"
+    variables = {"PATH": path, "PYTHON": f"{parent}/python3.9"}
+    command = (root / "scripts/setup.sh", "--into", parent / name)
     assert subprocess.run(command, env=variables).returncode == code
 
 

@@ -107,7 +107,7 @@ AT_0 = "/set/train.rec: record at byte 0:"
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("spoil", "sealed", "told"),
+    ("spoil", "sealed", "message"),
     [
         (shutil.rmtree, False, "a packed image set expected at .*/set, found none"),
         (cut(4), False, r"/set/train.rec: \d+ bytes expected \(manif.*, found \d+"),
@@ -133,21 +133,21 @@ AT_0 = "/set/train.rec: record at byte 0:"
     ],
 )
 def test_a_changed_set_is_one_error_before_the_run(
-    packed: Path, spoil: Spoil, sealed: bool, told: str
+    packed: Path, spoil: Spoil, sealed: bool, message: str
 ) -> None:
     """Sealed: the files fit the manifest, but do not fit each other."""
     spoil(packed)
     if sealed:
         reseal(packed)
-    with refused(told) as caught:
+    with refused(message) as caught:
         check_before_run(config(packed))
     assert "\n" not in str(caught.value)
-    with refused(told if sealed else "."):
+    with refused(message if sealed else "."):
         verify(packed)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('"classes"', '"klasses"', "classes: Field required"),
         ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
@@ -161,12 +161,12 @@ def test_a_changed_set_is_one_error_before_the_run(
     ],
 )
 def test_a_manifest_of_another_shape_names_the_key(
-    packed: Path, old: str, new: str, told: str
+    packed: Path, old: str, new: str, message: str
 ) -> None:
     path = packed / "manifest.json"
-    text = path.read_text()
-    path.write_text(text.replace(old, new, 1))
-    with refused(rf"/set/manifest\.json: {told}"):
+    manifest_json = path.read_text()
+    path.write_text(manifest_json.replace(old, new, 1))
+    with refused(rf"/set/manifest\.json: {message}"):
         load_manifest(packed)
 
 
@@ -207,15 +207,15 @@ def test_images_that_do_not_decode_are_found_in_a_sealed_set(
     start, _ = image_place(packed, "val", 3)
     overwrite(packed / "val.rec", start, bytes(40))
     offset = start - recordio.HEADER_BYTES
-    told = rf"val\.rec: record at byte {offset}: an image .*record 3, "
-    with refused(rf"{told}{photo}\)"):
+    message = rf"val\.rec: record at byte {offset}: an image .*record 3, "
+    with refused(rf"{message}{photo}\)"):
         verify(packed)
     reseal(packed)
     for full in (True, False):
-        with refused(rf"{told}{photo}\)"):
+        with refused(rf"{message}{photo}\)"):
             verify(packed, full=full, processes=processes)
     older(packed)
-    with refused(rf"{told}class{label}\)"):
+    with refused(rf"{message}class{label}\)"):
         verify(packed)
 
 
@@ -242,14 +242,14 @@ def test_verify_shows_bytes_and_records(
     pristine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataset, "MB", 1)
-    shown: dict[str, tuple[int, int]] = {}
+    last_counts: dict[str, tuple[int, int]] = {}
 
     def track(name: str) -> Progress:
-        return lambda *counts: shown.update({name: counts})
+        return lambda *counts: last_counts.update({name: counts})
 
     manifest = verify(pristine, track=track)
     total = sum(file.bytes for file in manifest.files.values())
-    assert shown == {
+    assert last_counts == {
         "checking bytes, in MB": (total, total),
         "checking records": (18, 18),
     }

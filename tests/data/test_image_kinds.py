@@ -6,7 +6,6 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from PIL import Image
 from rn50.data.dataset import verify
 from rn50.data.pack import pack_images
 from tests.data.images import encode, image_folder, noise
+from tests.waiting import output_of
 
 STORED = Path(__file__).parent / "kinds"
 JPEG = noise(1)
@@ -40,10 +40,10 @@ def inserted(content: bytes) -> bytes:
     return JPEG[:2] + segment(0xE1, b"Exif\0\0II*\0\x08\0\0\0" + content) + JPEG[2:]
 
 
-def changed(marker: int, place: int, new: int) -> bytes:
+def changed(marker: int, offset: int, new: int) -> bytes:
     """A JPEG with another byte so far behind the first such marker."""
     content = bytearray(JPEG)
-    content[content.index(bytes([0xFF, marker])) + place] = new
+    content[content.index(bytes([0xFF, marker])) + offset] = new
     return bytes(content)
 
 
@@ -120,47 +120,49 @@ import json, resource, sys
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data
 from rn50.data.pipeline import build_eval_source, build_train_source
-data = Data(**json.loads(sys.argv[1]), crop_px=224, eval_resize_px=256)
-plan = Plan(1, data.train_samples, "mix", (Segment(1, 0, 0, 8, 1),))
 seeds = dict.fromkeys(("shuffle", "augment", "flip", "operations"), 1)
-train = build_train_source(data, plan, rank=0, seeds=seeds)
-evaluation = build_eval_source(data, batch_per_rank=8, rank=0, ranks=1)
-for source in (train, evaluation):
-    for _ in range(6):
-        source.next()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+for settings in sys.argv[1:]:
+    data = Data(**json.loads(settings), crop_px=224, eval_resize_px=256)
+    plan = Plan(1, data.train_samples, "mix", (Segment(1, 0, 0, 8, 1),))
+    train = build_train_source(data, plan, rank=0, seeds=seeds)
+    evaluation = build_eval_source(data, batch_per_rank=8, rank=0, ranks=1)
+    for source in (train, evaluation):
+        for _ in range(6):
+            source.next()
+    del train, evaluation, source
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
-def peak_mb(folder: Path, images: dict[str, bytes]) -> int:
-    """The memory of a process that trains and evaluates on images, packed as train and val."""
+def pack(folder: Path, images: dict[str, bytes]) -> str:
+    """Settings, as JSON, of a set with these images in train and val."""
     for name, image in images.items():
-        for place in ("train/a", "train/b", "val/a"):
-            path = folder / "images" / place / f"{name}.jpg"
+        for subfolder in ("train/a", "train/b", "val/a"):
+            path = folder / "images" / subfolder / f"{name}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(image)
     manifest = pack_images(folder / "images", folder / "set")
     assert manifest.counts == (2, 2 * len(images), len(images))
     assert verify(folder / "set") == manifest
-    settings = manifest.counts._asdict() | {"path": str(folder / "set")}
-    command = [sys.executable, "-c", TRAIN, json.dumps(settings)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True)
-    return int(out.stdout)
+    return json.dumps(manifest.counts._asdict() | {"path": str(folder / "set")})
 
 
 def test_what_is_packed_is_trained_and_evaluated_on_in_the_memory_of_ordinary_photos(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """1 x 10,000 pixels, resized whole as evaluation resizes, would take 2,000 MB."""
-    ordinary = black("RGB", 500, 375)
-    usual_mb = peak_mb(tmp_path / "ordinary", dict.fromkeys(PACKED, ordinary))
+    photos = dict.fromkeys(PACKED, black("RGB", 500, 375))
+    ordinary = pack(tmp_path / "ordinary", photos)
     capfd.readouterr()
-    assert peak_mb(tmp_path / "kinds", PACKED) < usual_mb + 100
+    kinds = pack(tmp_path / "kinds", PACKED)
     _, err = capfd.readouterr()
     assert {line.partition(": ")[2][:9] for line in err.splitlines()} == {
         "photos of",
         "photos th",
     }
+    peaks_mb = output_of([sys.executable, "-c", TRAIN, ordinary, kinds]).split()
+    usual_mb, peak_mb = map(int, peaks_mb)
+    assert peak_mb < usual_mb + 100
 
 
 def test_what_training_does_not_decode_is_refused_by_name(
@@ -175,9 +177,11 @@ def test_what_training_does_not_decode_is_refused_by_name(
         else:
             content(path)
     manifest = pack_images(images, tmp_path / "out", skip_bad=len(REFUSED))
-    found = {Path(file.path).stem: file.found for file in manifest.odd_files}
-    assert found.keys() == REFUSED.keys()
+    descriptions = {Path(file.path).stem: file.found for file in manifest.odd_files}
+    assert descriptions.keys() == REFUSED.keys()
     for name, (_, reason) in REFUSED.items():
-        assert re.match(f"a JPEG or PNG image expected, .*{reason}", found[name]), name
+        assert re.match(
+            f"a JPEG or PNG image expected, .*{reason}", descriptions[name]
+        ), name
     (line,) = capfd.readouterr().err.splitlines()
     assert "photos of val" in line

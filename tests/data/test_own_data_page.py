@@ -29,14 +29,14 @@ class Block(NamedTuple):
     """Commands of the page, and the lines that it shows of what they print."""
 
     commands: str
-    shown: list[str]
+    expected_lines: list[str]
 
 
 def blocks(page: str) -> Iterator[Block]:
     """Each ```bash block, with the ```text block right behind it if there is one."""
     fence = r"```bash\n(.*?)```\n(?:\n```text\n(.*?)```)?"
-    for commands, shown in re.findall(fence, page, re.DOTALL):
-        lines = [line for line in shown.splitlines() if line.strip(". ")]
+    for commands, output in re.findall(fence, page, re.DOTALL):
+        lines = [line for line in output.splitlines() if line.strip(". ")]
         yield Block(commands, lines)
 
 
@@ -49,10 +49,10 @@ def shape(line: str) -> str:
 
 def is_printed(line: str, printed: set[str]) -> bool:
     """Whether a line is among them; one that ends in "..." goes on in a way that varies."""
-    wanted = shape(line.removesuffix("..."))
+    expected = shape(line.removesuffix("..."))
     if line.endswith("..."):
-        return any(other.startswith(wanted) for other in printed)
-    return wanted in printed
+        return any(printed_line.startswith(expected) for printed_line in printed)
+    return expected in printed
 
 
 def run(commands: str, folder: Path) -> str:
@@ -124,10 +124,10 @@ def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:
     page_blocks = list(blocks(page))
     assert len(page_blocks) >= 9
     assert sum(INTERRUPT in block.commands for block in page_blocks) == 1
-    for commands, shown in page_blocks:
+    for commands, expected_lines in page_blocks:
         out = run(commands, tmp_path)
         printed = {shape(line) for line in out.splitlines()}
-        for line in shown:
+        for line in expected_lines:
             assert is_printed(line, printed), (
                 f"{line!r} is not printed by\n{commands}\nbut\n{out}"
             )

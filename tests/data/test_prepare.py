@@ -34,7 +34,7 @@ def set_in(folder: Path, **settings: Any) -> Data:
 
 
 @pytest.mark.parametrize(
-    ("there", "settings", "told"),
+    ("existing", "settings", "message"),
     [
         (
             "",
@@ -47,17 +47,17 @@ def set_in(folder: Path, **settings: Any) -> Data:
     ],
 )
 def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
-    tmp_path: Path, there: str, settings: dict[str, Any], told: str
+    tmp_path: Path, existing: str, settings: dict[str, Any], message: str
 ) -> None:
-    if there:
-        (tmp_path / there).parent.mkdir(exist_ok=True)
-        (tmp_path / there).write_text("mine")
-    before = contents(tmp_path)
+    if existing:
+        (tmp_path / existing).parent.mkdir(exist_ok=True)
+        (tmp_path / existing).write_text("mine")
+    contents_before = contents(tmp_path)
     origins = {"data.path": Origin("mine.yaml", 3)}
-    with refused(told) as caught:
+    with refused(message) as caught:
         prepare(set_in(tmp_path, **settings), untracked, origins)
     assert "\n" not in str(caught.value)
-    assert contents(tmp_path) == before
+    assert contents(tmp_path) == contents_before
 
 
 def test_a_set_below_a_file_cannot_be_made(tmp_path: Path) -> None:
@@ -98,13 +98,14 @@ def test_what_is_drawn_is_marked_and_not_taken_for_a_set_drawn_otherwise(
     data = set_in(tmp_path)
     manifest = prepare(data, untracked)
     assert manifest.drawn == SETTINGS
-    words = f"DRAWN textures ({tmp_path}/set), 4 training and 2 evaluation images of 2 classes"
-    assert describe_data(data, manifest) == describe_data(data) == words
+    counts = "4 training and 2 evaluation images of 2 classes"
+    description = f"DRAWN textures ({tmp_path}/set), {counts}"
+    assert describe_data(data, manifest) == describe_data(data) == description
     imagenet = describe_data(Data())
     assert imagenet.startswith("datasets/imagenet, 1,281,167 training and 50,000 ")
-    other = set_in(tmp_path, synthetic=Synthetic(**COUNTS, seed=1))
+    reseeded = set_in(tmp_path, synthetic=Synthetic(**COUNTS, seed=1))
     with refused(r"/set: drawn with .*seed=1 expected, found .*seed=0"):
-        prepare(other, untracked)
+        prepare(reseeded, untracked)
 
 
 def test_a_set_that_was_drawn_and_packed_by_hand_is_known_by_its_classes(

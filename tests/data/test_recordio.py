@@ -43,8 +43,8 @@ def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_
     writer.close()
     record = encoded(label, number, image)
     assert record == scratch.read_bytes()
-    again = recordio.read(io.BytesIO(record), 0, "x")
-    assert again == (label, image)
+    decoded = recordio.read(io.BytesIO(record), 0, "x")
+    assert decoded == (label, image)
     pieces = recordio.encode(label, number, image)
     if not recordio.is_split(pieces):
         assert record[recordio.HEADER_BYTES :].startswith(image)
@@ -58,8 +58,8 @@ def test_a_record_cut_short_names_file_and_offset(
     first = encoded(1, 1, b"first")
     second = encoded(2, 2, image)
     padding = -len(image) % 4
-    most = len(second) - padding - 1
-    cut = data.draw(st.integers(0, most))
+    longest_cut = len(second) - padding - 1
+    cut = data.draw(st.integers(0, longest_cut))
     file = io.BytesIO(first + second[:cut])
     assert recordio.read(file, 0, "some.rec").image == b"first"
     with refused(rf"^some\.rec: .* at byte {len(first)} expected"):
@@ -67,7 +67,7 @@ def test_a_record_cut_short_names_file_and_offset(
 
 
 @pytest.mark.parametrize(
-    ("content", "offset", "told"),
+    ("content", "offset", "message"),
     [
         (encoded(1, 1, b"some image of some length"), 4, "magic"),
         (MAGIC + struct.pack("<I", 8) + bytes(8), 0, "24 bytes"),
@@ -75,7 +75,7 @@ def test_a_record_cut_short_names_file_and_offset(
     ],
 )
 def test_a_place_that_is_no_record_is_named(
-    content: bytes, offset: int, told: str
+    content: bytes, offset: int, message: str
 ) -> None:
-    with refused(rf"^x: a record at byte {offset} expected: .*{told}"):
+    with refused(rf"^x: a record at byte {offset} expected: .*{message}"):
         recordio.read(io.BytesIO(content), offset, "x")

@@ -31,9 +31,9 @@ def windows(
 ) -> tuple[sampling.Floats, sampling.Floats]:
     """(anchors, shapes) for images of these (height, width)."""
     heights, widths = np.array(sizes, np.float32).T
-    places = np.arange(len(sizes))
+    positions = np.arange(len(sizes))
     limits = limits or REFERENCE
-    return sampling.crop_windows(heights, widths, places, seed, **limits)
+    return sampling.crop_windows(heights, widths, positions, seed, **limits)
 
 
 # --- batch-size control -------------------------------------------------------------------------
@@ -53,8 +53,8 @@ def test_every_epoch_shows_its_order_once_whatever_the_changes(
         ranks = range(plan.segment_of_step(step).active_ranks)
         shares = [order.batch(step, rank) for rank in ranks]
         steps.append(joined(shares))
-    images, places, epochs = joined(steps)
-    assert np.array_equal(places, np.arange(len(places)))
+    images, positions, epochs = joined(steps)
+    assert np.array_equal(positions, np.arange(len(positions)))
     for epoch in range(1, plan.epochs + 1):
         images_of_epoch = images[epochs == epoch]
         size = len(images_of_epoch)
@@ -99,8 +99,8 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     keys = product((1, 2), range(3))
     orders = [epoch_order(1000, *key) for key in keys]
-    for order, other in combinations(orders, 2):
-        assert np.mean(order == other) < 0.02
+    for order, other_order in combinations(orders, 2):
+        assert np.mean(order == other_order) < 0.02
 
 
 # --- parts of the set that stay on their nodes ----------------------------------------------------
@@ -129,8 +129,8 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
         steps = range(begin + 1, end + 1)
         first_rank = node * local
         ranks_of_node = range(first_rank, first_rank + local)
-        places = product(steps, ranks_of_node)
-        shares = joined([order.batch(*place) for place in places])
+        step_ranks = product(steps, ranks_of_node)
+        shares = joined([order.batch(*step_rank) for step_rank in step_ranks])
         positions += shares.positions.tolist()
         part = Part(node, nodes)
         first, last = part.images(samples)
@@ -173,6 +173,14 @@ def test_every_image_is_evaluated_exactly_once(
     assert sorted(counted) == [*range(samples)]
 
 
+def test_only_images_of_more_than_one_to_four_are_not_evaluated_whole() -> None:
+    sizes = np.array([(40, 160), (160, 40), (33, 47), (30, 160)], np.float32)
+    heights, widths = sizes.T
+    starts, ends = sampling.eval_windows(heights, widths, 20)
+    is_whole = (ends - starts == sizes).all(axis=1)
+    assert is_whole.tolist() == [True, True, True, False]
+
+
 # --- crop windows -------------------------------------------------------------------------------
 
 
@@ -198,9 +206,9 @@ def test_windows_lie_inside_with_area_and_aspect_in_range(
     assert np.all(ratios > narrowest - 1e-3)
     assert np.all(ratios < widest + 1e-3)
     areas = shapes.prod(axis=1)
-    least, most = area
-    large_enough = areas > least - 1e-4
-    small_enough = areas < most + 1e-4
+    smallest, largest = area
+    large_enough = areas > smallest - 1e-4
+    small_enough = areas < largest + 1e-4
     in_range = large_enough & small_enough
     off_centre = np.abs(2 * anchors + shapes - 1)
     centred = off_centre.max(axis=1) < 1e-5
@@ -219,16 +227,16 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     areas = areas[small]
     shapes = shapes[small]
     heights, widths = shapes.T
-    places = anchors[small] / (1 - shapes)
+    relative_anchors = anchors[small] / (1 - shapes)
     aspects = widths * 500 / (heights * 375)
     ratios = np.log(aspects)
     assert areas.mean() == pytest.approx(0.275, abs=0.01)
     assert ratios.mean() == pytest.approx(0, abs=0.01)
     uniform_std = np.log(4 / 3) / np.sqrt(3)
     assert ratios.std() == pytest.approx(uniform_std, abs=0.01)
-    assert places.mean(axis=0) == pytest.approx(0.5, abs=0.02)
-    drawn = [areas, ratios, *places.T]
-    correlation = np.corrcoef(drawn) - np.eye(4)
+    assert relative_anchors.mean(axis=0) == pytest.approx(0.5, abs=0.02)
+    quantities = [areas, ratios, *relative_anchors.T]
+    correlation = np.corrcoef(quantities) - np.eye(4)
     assert np.abs(correlation).max() < 0.05
 
 

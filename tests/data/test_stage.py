@@ -59,14 +59,14 @@ def test_other_bytes_than_the_manifest_says_are_refused(
     packed: Path, tmp_path: Path
 ) -> None:
     path = packed / "train.idx"
-    whole = path.read_bytes()
-    path.write_bytes(b"x" + whole[1:])
+    original = path.read_bytes()
+    path.write_bytes(b"x" + original[1:])
     target = tmp_path / "disk/set"
     with refused(r"/train\.idx: SHA-256 .* expected"):
         stage(packed, target)
     # a copy that is begun anew is of no use
     assert names_in(target.parent) == set()
-    path.write_bytes(whole)
+    path.write_bytes(original)
     stage(packed, target)
     assert contents(packed) == contents(target)
 
@@ -92,8 +92,8 @@ def test_a_read_error_is_the_sources(
 
 
 def test_all_copies_of_files_tell_a_read_error_from_a_write_error() -> None:
-    other = re.compile(r"copyfile|copytree|shutil\.copy2?\(")
-    assert not [path for path in sources() if other.search(path.read_text())]
+    copy_call = re.compile(r"copyfile|copytree|shutil\.copy2?\(")
+    assert not [path for path in sources() if copy_call.search(path.read_text())]
 
 
 def test_a_set_that_is_gone_in_training_is_named(packed: Path) -> None:
@@ -119,21 +119,23 @@ def test_a_set_that_is_no_copy_and_an_interrupted_pack_are_left_alone(
 ) -> None:
     counts = {"train/a": 2, "train/b": 1, "val/a": 1}
     images = image_folder(tmp_path / "images", counts)
-    other = tmp_path / "other"
-    pack_images(images, other)
-    before = contents(other)
+    other_set = tmp_path / "other"
+    pack_images(images, other_set)
+    contents_before = contents(other_set)
     for call in (stage, remove):
-        with refused(f"^{other}: .* expected, found another set; .* rm -r {other}"):
-            call(pristine, other)
+        with refused(
+            f"^{other_set}: .* expected, found another set; .* rm -r {other_set}"
+        ):
+            call(pristine, other_set)
     renamed = shutil.copytree(pristine, tmp_path / "renamed")
     manifest = json.loads((renamed / "manifest.json").read_text())
     manifest["classes"][0] += " of another kind"
     (renamed / "manifest.json").write_text(json.dumps(manifest))
     with refused("expected, found another set"):
         remove(pristine, renamed)
-    with refused(f"cannot be compared .* rm -r {other}"):
-        remove(tmp_path / "gone", other)
-    assert contents(other) == before
+    with refused(f"cannot be compared .* rm -r {other_set}"):
+        remove(tmp_path / "gone", other_set)
+    assert contents(other_set) == contents_before
     half = tmp_path / ".mine.partial/train-000000.rec"
     half.parent.mkdir()
     half.touch()
@@ -162,8 +164,8 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
     pristine: Path, tmp_path: Path
 ) -> None:
     files = contents(pristine)
-    whole = files["train.rec"]
-    size = len(whole)
+    all_records = files["train.rec"]
+    size = len(all_records)
     offsets = load_table(pristine, "train")["offset"].tolist()
     # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
     bounds = [(0, offsets[128]), (0, offsets[256]), (offsets[128], size)]
@@ -179,7 +181,7 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
         copied = end - begin + len(files["val.rec"])
         assert calls[-1] == (copied, copied)
         staged = contents(target)
-        hole = bytes(begin) + whole[begin:end] + bytes(size - end)
+        hole = bytes(begin) + all_records[begin:end] + bytes(size - end)
         assert staged["train.rec"] == hole
         blocks = (target / "train.rec").stat().st_blocks
         assert blocks * 512 < end - begin + (16 << 10)
@@ -249,17 +251,17 @@ def test_the_local_rank_of_any_launcher(environment: dict[str, str], rank: int) 
 def test_only_local_rank_0_copies(pristine: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(f"name: c\ndata: {{path: {pristine}}}\n")
-    whole = tmp_path / "disk/whole"
+    whole_set = tmp_path / "disk/whole"
     part = tmp_path / "disk/part"
 
     def staged(to: Path, *overrides: str, **environment: str) -> str:
         command = ["data", "stage", str(config), "--to", str(to), *overrides]
         return CliRunner().invoke(app, command, env=environment).stdout
 
-    assert staged(whole, SLURM_LOCALID="1") == ""
-    assert not whole.exists()
-    line = staged(whole, SLURM_LOCALID="0")
-    assert line == f"{whole}: staged, all training records\n"
+    assert staged(whole_set, SLURM_LOCALID="1") == ""
+    assert not whole_set.exists()
+    line = staged(whole_set, SLURM_LOCALID="0")
+    assert line == f"{whole_set}: staged, all training records\n"
     line = staged(
         part,
         "data.shards=node",

@@ -45,8 +45,8 @@ def run_folder() -> Path:
 
 def out_of_memory() -> None:
     """The address space ends 64 MB from here; something asks for 256."""
-    most = psutil.Process().memory_info().vms + (64 << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+    limit_bytes = psutil.Process().memory_info().vms + (64 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, resource.RLIM_INFINITY))
     bytearray(256 << 20)
 
 
@@ -133,8 +133,8 @@ def in_memory() -> Iterator[str]:
 
 def strike(model: Any = None) -> None:
     """Do it, once, on the victim, or in each attempt; what DAMAGE has is done to one number."""
-    again = fault == "NaN again"
-    if read_process_info().rank != int(victim) or (Path(mark).exists() and not again):
+    repeats = fault == "NaN again"
+    if read_process_info().rank != int(victim) or (Path(mark).exists() and not repeats):
         return
     lines = [repr(time.time()), *{*in_memory()}]
     Path(mark).write_text("\n".join(lines))
@@ -149,7 +149,7 @@ def strike(model: Any = None) -> None:
 
 
 def before_building(*arguments: Any) -> Any:
-    """In start-up: before the network is there."""
+    """Strike in start-up, before the network is there."""
     strike()
     return build_model(*arguments)
 
@@ -172,16 +172,16 @@ def during_checkpoints() -> None:
         checkpointer.collect = collecting
 
 
-def before_batch(trainer_: Any, name: str, at: int) -> Any:
+def before_batch(trainer_: Any, name: str, batch_number: int) -> Any:
     """The trainer with a fault before one batch, counted from 1."""
     following = getattr(trainer_, name)
     numbers = count(1)
 
     def next_batch() -> Any:
         number = next(numbers)
-        if number == at:
+        if number == batch_number:
             strike(trainer_.model)
-        if fault == "slow steps" and at <= number < at + SLOW_STEPS:
+        if fault == "slow steps" and batch_number <= number < batch_number + SLOW_STEPS:
             time.sleep(SLOW_STEP_S)
         return following()
 

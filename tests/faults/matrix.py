@@ -30,9 +30,9 @@ PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
 SILENCE_S = 4.0
 STALL_S = 6.0
 START_UP_S = 30.0
-"""Of the watchdog in these cases; the defaults are 10, 300 and 300."""
+"""The watchdog's patience in these cases; the defaults are 10, 300 and 300."""
 GRACE_S = 10.0
-"""In which ranks that stand still but answer may write a checkpoint."""
+"""Ranks that stand still but answer may write a checkpoint in so long."""
 DEATH_BOUND_S = 10.0
 """From the death of a rank to the end of `rn50 launch`; for one that is silent or stands still,
 after `silence_s`, `start_s`, or `stall_s` with `grace_s`."""
@@ -63,7 +63,7 @@ class Case(NamedTuple):
     launcher: str
     phase: str
     victim: int | None
-    words: str
+    message: str
     wait_s: float = 0.0
     code: int = 2
     more: tuple[str, ...] = ()
@@ -316,10 +316,10 @@ def _problems(
         yield f"exit code {case.code} expected, found {code}: {done.stderr[-300:]}"
     if case.code == 1:
         said = f"{_why_stopped(folder)}\n{done.stdout}{done.stderr}"
-        if messages or not re.search(case.words, said):
-            yield f"{case.words!r} expected, found {messages} {said[-300:]}"
-    elif len(messages) != 1 or not re.search(case.words, messages[0]):
-        yield f"one line with {case.words!r} expected, found {messages}"
+        if messages or not re.search(case.message, said):
+            yield f"{case.message!r} expected, found {messages} {said[-300:]}"
+    elif len(messages) != 1 or not re.search(case.message, messages[0]):
+        yield f"one line with {case.message!r} expected, found {messages}"
     elif case.victim is not None and not re.search(
         rf"\brank {case.victim}\b|ranks", messages[0]
     ):
@@ -361,7 +361,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT / "datasets/smoke")
     options = parser.parse_args()
     chosen = [
-        case for case in cases() if any(text in case.name for text in options.only)
+        case for case in cases() if any(part in case.name for part in options.only)
     ]
     bad = 0
     for case in chosen:

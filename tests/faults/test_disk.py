@@ -1,4 +1,5 @@
-"""What is removed or used up on the disk of a run while it trains costs no run."""
+"""What is used up on the disk of a run while it trains costs no run. Logs that are removed:
+tests/logging/test_timeline_metrics.py."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Rn50
-from tests.faults.test_resume import bits, is_as_if_uninterrupted, start_run
+from tests.faults.test_resume import bits, start_run
 from tests.waiting import finished
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 SIGN = "step 15/"
-LOGS = ("result_0.txt", "metrics.jsonl")
 
 
 @pytest.fixture
@@ -29,23 +29,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_logs_that_are_removed_are_put_back_and_end_no_run(
-    rn50: Rn50, small_data: Path, whole: Path
-) -> None:
-    process = start_run(rn50, small_data, "gloo")
-    assert any(SIGN in line for line in process.stdout)
-    folder = rn50.run_folder()
-    for name in LOGS:
-        (folder / name).unlink()
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
-    assert all(f"rn50: warning: {folder / name}: removed" in out for name in LOGS)
-    assert "no checkpoint" not in out
-    is_as_if_uninterrupted(folder, whole, set())
-
-
 def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
-    disk: Path, small_data: Path, whole: Path
+    disk: Path, small_data: Path, uninterrupted: Path
 ) -> None:
     rn50 = Rn50(disk / "results")
     process = start_run(rn50, small_data, "gloo")
@@ -56,7 +41,7 @@ def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     folder = rn50.run_folder()
-    assert bits(folder) == bits(whole)
+    assert bits(folder) == bits(uninterrupted)
     for name in ("ranks.json", "timeline.json", "report.html"):
         assert (folder / name).is_file(), name
     assert "\nRESULT missed" in out

@@ -51,7 +51,7 @@ NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
             40,
             marks=pytest.mark.nightly,
         ),
-        (
+        pytest.param(
             "bit flip",
             "evaluation",
             1,
@@ -59,6 +59,7 @@ NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
             r"\S+ or rank 1 on \S+ in weights: which one cannot be told from two; .*after step 40",
             40,
             40,
+            marks=pytest.mark.nightly,
         ),
         ("NaN", "mid-epoch", 0, NAN.format(0), 29, 20),
         pytest.param(
@@ -69,7 +70,7 @@ NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
 def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
     rn50: Rn50,
     small_data: Path,
-    whole: Path,
+    uninterrupted: Path,
     fault: str,
     phase: str,
     victim: int,
@@ -89,7 +90,7 @@ def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
     folder = rn50.run_folder()
     failures = RunFolder(folder / "attempt_1").read_failures()
     assert {failure.agreed_step for failure in failures} == {agreed_step}
-    assert bits(folder) == bits(whole)
+    assert bits(folder) == bits(uninterrupted)
 
 
 @pytest.mark.nightly

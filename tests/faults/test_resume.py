@@ -1,7 +1,6 @@
 """Interrupted and resumed is uninterrupted, bit for bit: real ranks, real signals."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from rn50.logging.parse import read_events
 from tests import mpi
 from tests.conftest import RUN, Process, Rn50, metrics, of_training, read_json
 from tests.faults.file_system import refusing
-from tests.waiting import leave_nothing, rank_process, wait_until
+from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
 LOG_EVERY = 5
@@ -29,10 +28,10 @@ LAUNCHERS = ["gloo", *([] if mpi.WHY_NOT else [mpi.LAUNCHER])]
 
 def records(folder: Path) -> list[dict[str, Any]]:
     """What was learned and when, without clocks."""
-    kept = ("kind", "step", "epoch", "loss", "lr", "momentum", "correct", "total")
+    fields = ("kind", "step", "epoch", "loss", "lr", "momentum", "correct", "total")
     learned = metrics(folder, "train", "eval")
     return [
-        {key: value for key, value in line.items() if key in kept} for line in learned
+        {key: value for key, value in line.items() if key in fields} for line in learned
     ]
 
 
@@ -58,8 +57,8 @@ def start_run(
 
 
 def resume(rn50: Rn50, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    words = words_to_repeat(folder, RESUME)
-    return rn50("launch", "--resume", str(folder), *words, *more)
+    settings = words_to_repeat(folder, RESUME)
+    return rn50("launch", "--resume", str(folder), *settings, *more)
 
 
 def stand_still(job: psutil.Process, for_s: float) -> None:
@@ -72,40 +71,54 @@ def stand_still(job: psutil.Process, for_s: float) -> None:
         member.resume()
 
 
-def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> None:
-    """Result, metrics and log are those of `whole`. `odd_steps`: after which it went on; between
-    two log points the next loss is the mean since then."""
-    assert bits(folder) == bits(whole), f"{bits(whole)} expected, found {bits(folder)}"
-    learned = [records(run) for run in (folder, whole)]
+def is_as_if_uninterrupted(
+    folder: Path, uninterrupted: Path, odd_steps: set[int]
+) -> None:
+    """Result, metrics and log are those of `uninterrupted`. `odd_steps`: after which it went on;
+    between two log points the next loss is the mean since then."""
+    assert bits(folder) == bits(uninterrupted)
+    learned = [records(run) for run in (folder, uninterrupted)]
     for step in (step for step in odd_steps if step % LOG_EVERY):
         for of_run in learned:
             following = next(record for record in of_run if record["step"] > step)
             following.pop("loss", None)
-    assert learned[0] == learned[1], f"{folder}: other metrics than in {whole}"
-    logs = [[key for key, *_ in of_training(run)] for run in (folder, whole)]
-    assert logs[0] == logs[1], f"{folder}: other events in its log than {whole}"
+    assert learned[0] == learned[1], f"{folder}: other metrics than in {uninterrupted}"
+    logs = [[key for key, *_ in of_training(run)] for run in (folder, uninterrupted)]
+    assert logs[0] == logs[1], f"{folder}: other events in its log than {uninterrupted}"
 
 
+def goes_on(
+    rn50: Rn50, folder: Path, uninterrupted: Path, data: Path, launcher: str
+) -> None:
+    """Resume a run that was stopped, on a copy of its set, and find it as if nothing had been."""
+    stopped_step = read_json(folder / "result.json")["stopped"]["step"]
+    elsewhere = shutil.copytree(data, rn50.results / "copy")
+    done = resume(rn50, folder, "--launcher", launcher, f"data.path={elsewhere}")
+    assert done.returncode == 1, done.stderr  # the target is out of reach
+    is_as_if_uninterrupted(folder, uninterrupted, {stopped_step})
+    check = check_log(folder / "result_0.txt", "4.0.0", official=False)
+    assert "resumed-run" in {finding.name for finding in check.findings}
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("launcher", "number", "by", "sign"),
     [
-        pytest.param(
-            "gloo", signal.SIGINT, "Ctrl-C", "step 15/", marks=pytest.mark.nightly
-        ),
+        ("gloo", signal.SIGINT, "Ctrl-C", "step 15/"),
         (LAUNCHERS[-1], signal.SIGTERM, "SIGTERM", "* epoch 2"),
     ],
 )
 def test_stopped_in_order_and_resumed_is_uninterrupted(
     rn50: Rn50,
     small_data: Path,
-    whole: Path,
+    uninterrupted: Path,
     launcher: str,
     number: signal.Signals,
     by: str,
     sign: str,
 ) -> None:
-    """In the first epoch, after it stood still; and after an evaluation. The launcher is told to
-    wait a millisecond, the ranks know that their log point takes longer."""
+    """The stop comes in the first epoch, after the job stood still, or after an evaluation. The
+    launcher is told to wait a millisecond, the ranks know that their log point takes longer."""
     process = start_run(
         rn50, small_data, launcher, "watchdog.silence_s=8", "limits.grace_s=0.001"
     )
@@ -121,39 +134,18 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     leave_nothing(folder)
     result = read_json(folder / "result.json")
     stopped_step = result["stopped"]["step"]
-    place = f"step {stopped_step} (checkpoint of step {stopped_step})"
-    assert result["reason"] == f"stopped by {by} at {place}"
+    position = f"step {stopped_step} (checkpoint of step {stopped_step})"
+    assert result["reason"] == f"stopped by {by} at {position}"
     onward = f"--resume {folder} --launcher {launcher} data.path={small_data}"
     assert err.endswith(f"rn50 launch {onward}\n")
-    # the same set all the same
-    elsewhere = shutil.copytree(small_data, rn50.results / "copy")
-    done = resume(rn50, folder, "--launcher", launcher, f"data.path={elsewhere}")
-    assert done.returncode == 1, done.stderr  # the target is out of reach
-    is_as_if_uninterrupted(folder, whole, {stopped_step})
-    check = check_log(folder / "result_0.txt", "4.0.0", official=False)
-    assert "resumed-run" in {finding.name for finding in check.findings}
-
-
-@pytest.mark.nightly
-def test_a_killed_rank_costs_time_not_bits(
-    rn50: Rn50, small_data: Path, whole: Path
-) -> None:
-    """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
-    process = start_run(rn50, small_data, "gloo", "system.job.max_restarts=1")
-    wait_until(lambda: list(rn50.results.glob(SAVED)))
-    wait_until(lambda: rank_process(process.pid, 0)).kill()
-    out, err = process.communicate(timeout=300)
-    assert re.search(r"rank 0 (on .*: |was )killed by SIGKILL", err)
-    assert "waiting for" not in err
-    assert "going on after step " in out
-    assert bits(rn50.run_folder()) == bits(whole)
+    goes_on(rn50, folder, uninterrupted, small_data, launcher)
 
 
 @pytest.mark.nightly
 def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
-    rn50: Rn50, small_data: Path, whole: Path, tmp_path: Path
+    rn50: Rn50, small_data: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """As ext4 does on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
+    """ext4 does so on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
     broken = tmp_path / "broken"
     refused = refusing(
         rn50.results, broken, write="EROFS", unlink="EROFS", fsync="EROFS"
@@ -169,15 +161,15 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
         os.utime(folder / name, (0, 0))  # instead of a wait of STALE_S
     done = resume(rn50, folder)
     assert "going on after step " in done.stdout
-    assert bits(folder) == bits(whole)
+    assert bits(folder) == bits(uninterrupted)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.nightly
 def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
-    rn50: Rn50, small_data: Path, whole: Path
+    rn50: Rn50, small_data: Path, uninterrupted: Path
 ) -> None:
-    """After three epochs, the last of which has no evaluation."""
+    """The budget is three epochs, the last of which has no evaluation."""
     spent = start_run(rn50, small_data, LAUNCHERS[-1], "limits.epochs=3")
     spent.communicate(timeout=300)
     folder = rn50.run_folder()
@@ -190,7 +182,7 @@ def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
     (resumed,) = (event for event in events if event.key == "run_resumed")
     assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (4, 2)
     ours = records(folder)
-    theirs = records(whole)
+    theirs = records(uninterrupted)
     assert [line["step"] for line in ours] == [line["step"] for line in theirs]
     # batch norm over 5 images, not 10
     assert 0 < abs(ours[-2]["loss"] - theirs[-2]["loss"]) < 0.2

@@ -16,46 +16,48 @@ from rn50.launch.run import conclude
 from rn50.logging.run_folder import RunFolder
 from tests import mpi
 from tests.conftest import Rn50, read_json
-from tests.faults.test_resume import LAUNCHERS, start_run
+from tests.faults.test_resume import LAUNCHERS, goes_on, start_run
 
 pytestmark = pytest.mark.slow
 OPEN_MPI = mpi.LAUNCHER == "mpirun" and not mpi.WHY_NOT
 
 
-def test_a_closed_terminal_leaves_a_checkpoint(rn50: Rn50, small_data: Path) -> None:
+def test_a_closed_terminal_leaves_a_checkpoint_from_which_the_run_goes_on_bit_for_bit(
+    rn50: Rn50, small_data: Path, uninterrupted: Path
+) -> None:
+    """It is closed behind an evaluation."""
     ours, theirs = os.openpty()
     process = start_run(
         rn50,
         small_data,
-        "gloo",
-        "schedule.length=400 epochs",  # else it may end before the signal comes
+        LAUNCHERS[-1],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
     )
     os.close(theirs)
-    shown = b""
-    while b" 20/8000" not in shown:
-        shown += os.read(ours, 4096)
+    output = b""
+    while b"* epoch 2" not in output:
+        output += os.read(ours, 4096)
     # the kernel's order where it is the session's terminal: after it nothing can be written
     process.send_signal(signal.SIGHUP)
     os.close(ours)
-    code = process.wait(timeout=60)
+    assert process.wait(timeout=60) == 130
     folder = rn50.run_folder()
-    result = read_json(folder / "result.json")
-    assert (code, result["reason"].split(" at ")[0]) == (130, "stopped by SIGHUP")
-    assert list((folder / "checkpoint").iterdir())
+    reason = read_json(folder / "result.json")["reason"]
+    assert reason.startswith("stopped by SIGHUP at ")
     assert not list(folder.glob(".*"))
+    goes_on(rn50, folder, uninterrupted, small_data, LAUNCHERS[-1])
 
 
 def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
-    whole: Path,
+    uninterrupted: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    ended = shutil.copytree(whole, tmp_path / "ended")
+    ended = shutil.copytree(uninterrupted, tmp_path / "ended")
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -84,13 +86,13 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("launcher", "number", "told"),
+    ("launcher", "number", "message"),
     [(launcher, signal.SIGKILL, "killed by SIGKILL") for launcher in LAUNCHERS]
     + [(mpi.LAUNCHER, signal.SIGTERM, "asked to end: its ranks got SIGTERM")]
     * OPEN_MPI,
 )
 def test_a_launcher_that_is_killed_is_named(
-    rn50: Rn50, small_data: Path, launcher: str, number: int, told: str
+    rn50: Rn50, small_data: Path, launcher: str, number: int, message: str
 ) -> None:
     """Under `nohup`, to which a closed terminal is nothing. No launcher has named semaphores, which
     nobody would give back."""
@@ -109,4 +111,4 @@ def test_a_launcher_that_is_killed_is_named(
     child.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert f"the launcher's process, not a rank, was {told}" in err
+    assert f"the launcher's process, not a rank, was {message}" in err

@@ -65,9 +65,8 @@ from rn50.report.export import read_runs, to_tensorboard
 to_tensorboard(read_runs([out / "smoke/1"])[0], out / "board")
 """,
     "train.checkpoint.file.write_checkpoint": """
-from rn50.train.checkpoint.file import file_name, write_checkpoint
-from tests.train.test_checkpoint import arrays, meta
-write_checkpoint(out / file_name(attempt), meta(), arrays())
+from tests.train.saved import leave_checkpoint
+leave_checkpoint(out, attempt)
 """,
     "train.checkpoint.folder.mark_best": """
 from rn50.train.checkpoint.folder import mark_best
@@ -160,21 +159,21 @@ def test_the_next_writer_removes_what_a_killed_one_left(
 
 
 def test_what_lives_or_is_another_machines_stays(tmp_path: Path) -> None:
-    """Of another machine a writer cannot see the lock: time tells."""
+    """A writer cannot see the lock of another machine: time tells."""
     from rn50.host.atomic import partial_beside, write_file
 
     page = tmp_path / "page"
     new = tmp_path / ".page.partial-0123abcd"
     old = tmp_path / ".page.partial-0123abce"
-    others = [tmp_path / ".other.partial-0123abcd", tmp_path / ".page.partial-mine"]
-    for path in (new, old, *others):
+    foreign = [tmp_path / ".other.partial-0123abcd", tmp_path / ".page.partial-mine"]
+    for path in (new, old, *foreign):
         path.touch()
-    for path in (old, *others):
+    for path in (old, *foreign):
         os.utime(path, (time.time() - 90, time.time() - 90))
     with partial_beside(page) as living:
         living.write_text("first")
         write_file(page, "second")
         assert page.read_text() == "second"
-        assert sorted(beside(tmp_path)) == sorted([living, new, *others])
+        assert sorted(beside(tmp_path)) == sorted([living, new, *foreign])
         living.replace(page)
     assert page.read_text() == "first"

@@ -25,7 +25,7 @@ def main() -> int:
     limit.add_argument("--seed", type=int)
     arguments = parser.parse_args()
     most_s = 60 * (arguments.minutes or 0)
-    most = arguments.interruptions or 0
+    most_interruptions = arguments.interruptions or 0
     first = arguments.seed or int(time.time()) * 1000
     begun_s = time.monotonic()
     count = 0
@@ -37,7 +37,7 @@ def main() -> int:
             count += interrupted
             failures += problem is not None
             print(problem or f"{seed}: {interrupted} interruptions", flush=True)
-            if count >= most and time.monotonic() - begun_s >= most_s:
+            if count >= most_interruptions and time.monotonic() - begun_s >= most_s:
                 break
     print(f"{count} interruptions, {failures} failures")
     return int(failures > 0)

@@ -33,7 +33,7 @@ VICTIMS = ("launcher", "rank 0", "rank 1", "engine", "all")
 TARGETS = (0.999, 0.01)
 """Out of reach; reached at the first evaluation."""
 MOST_S = 600.0
-"""Of an attempt, however busy the machine is."""
+"""An attempt takes no longer, however busy the machine is."""
 _MOST_ATTEMPTS = 12
 _NEXT = re.compile(r"; (?:go on|start again) with: .*?rn50 (launch .*)")
 
@@ -86,16 +86,16 @@ class Lab:
 
     def words(self, results: Path, launcher: str, target: float) -> list[str]:
         """The command of a new run."""
-        places = [f"data.path={self.data}", f"system.results={results}"]
+        settings = [f"data.path={self.data}", f"system.results={results}"]
         target_of_run = f"eval.target={target}"
-        return ["launch", *RUN, "--launcher", launcher, target_of_run, *places]
+        return ["launch", *RUN, "--launcher", launcher, target_of_run, *settings]
 
     def _whole(self, target: float) -> tuple[Path, int, float]:
         """The folder, the exit code and the time of a run that nobody interrupts."""
         results = self.folder / f"whole_{target}"
         begun_s = time.monotonic()
-        words = self.words(results, LAUNCHERS[0], target)
-        done = Rn50(results)(*words)
+        command = self.words(results, LAUNCHERS[0], target)
+        done = Rn50(results)(*command)
         folder = newest_run(results)
         assert is_over(folder), done.stderr
         return folder, done.returncode, time.monotonic() - begun_s
@@ -118,39 +118,39 @@ def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
     rng = random.Random(f"{KIND} {seed}")
     launcher = LAUNCHERS[seed % len(LAUNCHERS)]
     target = rng.choice(TARGETS)
-    whole, code, whole_s = lab.whole(target)
+    uninterrupted, code, whole_s = lab.whole(target)
     count = rng.randint(1, 4)
     blows = [draw(rng, whole_s) for _ in range(count)]
     results = Path(tempfile.mkdtemp(prefix="rn50-interruptions-"))
     story.append(f"{launcher}, target {target}, in {results}")
-    new_run = words = lab.words(results, launcher, target)
-    before = shared_memory()
-    excused = before
+    new_run = command = lab.words(results, launcher, target)
+    memory_before = shared_memory()
+    excused = memory_before
     odd_steps = set[int]()
     for number in range(_MOST_ATTEMPTS):
         blow = blows[number] if number < len(blows) else None
-        ended = attempt(words, results, blow, whole_s)
+        ended = attempt(command, results, blow, whole_s)
         story.append(f"{ended.blow or 'left alone'}: exit {ended.code}")
         judge(ended, code)
         odd_steps |= set(map(int, re.findall(r"on after step (\d+)", ended.out)))
-        left = what_is_left(results)
+        leftovers = what_is_left(results)
         killed = ended.code == -signal.SIGKILL
-        assert killed or left <= excused, f"left: {left - excused}"
-        for path in (left - excused) & shared_memory():
+        assert killed or leftovers <= excused, f"left: {leftovers - excused}"
+        for path in (leftovers - excused) & shared_memory():
             # the next attempt removes it, if it is old
             old_s = time.time() - 120
             os.utime(path, (old_s, old_s))
-        excused = excused | left
+        excused = excused | leftovers
         folder = newest_run(results)
         if is_over(folder):
-            is_as_if_uninterrupted(folder, whole, odd_steps)
-            left = what_is_left(folder) - before
-            assert killed or not left, f"left by one that was killed: {left}"
+            is_as_if_uninterrupted(folder, uninterrupted, odd_steps)
+            leftovers = what_is_left(folder) - memory_before
+            assert killed or not leftovers, f"left by one that was killed: {leftovers}"
             shutil.rmtree(results)
             return
-        words = ended.next_words or new_run
-        if words is new_run and folder is not None:  # nobody was left to say it
-            words = ["launch", "--resume", str(folder), f"data.path={lab.data}"]
+        command = ended.next_words or new_run
+        if command is new_run and folder is not None:  # nobody was left to say it
+            command = ["launch", "--resume", str(folder), f"data.path={lab.data}"]
     raise AssertionError(f"not at its end after {_MOST_ATTEMPTS} attempts")
 
 
@@ -163,10 +163,10 @@ def draw(rng: random.Random, whole_s: float) -> Blow:
 
 
 def attempt(
-    words: list[str], results: Path, blow: Blow | None, whole_s: float
+    command: list[str], results: Path, blow: Blow | None, whole_s: float
 ) -> Attempt:
     """Run the command and strike."""
-    process = Rn50(results).start(*words)
+    process = Rn50(results).start(*command)
     struck = None
     was_over = False
     if blow is not None:
@@ -189,12 +189,12 @@ def strike(launcher: int, blow: Blow) -> bool:
         victims = command.children() or victims
     elif blow.victim != "launcher":
         victims = [rank_process(launcher, int(blow.victim[-1])) or command]
-    taken = False
+    is_taken = False
     for victim in victims:
         with suppress(psutil.NoSuchProcess):
             victim.send_signal(blow.number)
-            taken = True
-    return taken
+            is_taken = True
+    return is_taken
 
 
 def judge(ended: Attempt, end_code: int) -> None:

@@ -19,7 +19,7 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.run import load_for_launch, run_plan
-from tests.gpu.runs import Done, GpuRun
+from tests.gpu.runs import Body, Done, GpuRun, answer_of
 from tests.waiting import output_of
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """Where the environment's packages lie."""
+    """The folder of the environment's packages."""
     spec = find_spec("mxnet")
     assert spec is not None
     assert spec.origin is not None
@@ -115,6 +115,20 @@ def fake_environment(fake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def body(fake_environment: Path, emulated: Path) -> Body:
+    """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
+
+    def start(
+        environment: dict[str, str] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        return answer_of(
+            (), options, FAKECUDA_KERNELS=str(emulated), **(environment or {})
+        )
+
+    return start
+
+
+@pytest.fixture
 def gpu_run(
     fake_environment: Path,
     smoke_data: Path,
@@ -139,8 +153,12 @@ def gpu_run(
         folder.mkdir()
         (folder / "script.json").write_text(json.dumps(script))
         base = ("system.device=gpu", "data.decoder=cpu", f"data.path={smoke_data}")
-        words = [*base, f"system.results={folder}", "seed=1", *overrides]
-        loaded = load(config, words) if resume else load_for_launch(config, words, None)
+        settings = [*base, f"system.results={folder}", "seed=1", *overrides]
+        loaded = (
+            load(config, settings)
+            if resume
+            else load_for_launch(config, settings, None)
+        )
         program = (
             sys.executable,
             str(HERE / "rank.py"),

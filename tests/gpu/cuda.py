@@ -21,7 +21,7 @@ TENSOR_OP_MATH = 1
 CROSS_CORRELATION = 1
 RELU = 1
 NOT_SUPPORTED = 9
-"""Of cuDNN."""
+"""cuDNN's status."""
 THREAD_LOCAL = 1
 """A mode of capture."""
 
@@ -62,21 +62,21 @@ class Cuda:
         return descriptor
 
     def allocate(self, size_bytes: int) -> c_void_p:
-        place = c_void_p()
-        self.call("cudaMalloc", byref(place), c_size_t(size_bytes))
-        return place
+        address = c_void_p()
+        self.call("cudaMalloc", byref(address), c_size_t(size_bytes))
+        return address
 
     def put(self, array: np.ndarray) -> c_void_p:
         """A copy of `array` as it lies."""
-        place = self.allocate(array.nbytes)
+        address = self.allocate(array.nbytes)
         source = np.ascontiguousarray(array)
-        self.copy(place, source.ctypes, array.nbytes, TO_DEVICE)
-        return place
+        self.copy(address, source.ctypes, array.nbytes, TO_DEVICE)
+        return address
 
-    def get(self, place: c_void_p, shape: Sequence[int], dtype: str) -> np.ndarray:
+    def get(self, address: c_void_p, shape: Sequence[int], dtype: str) -> np.ndarray:
         self.call("cudaStreamSynchronize", self.stream)
         array = np.empty(shape, dtype)
-        self.copy(array.ctypes, place, array.nbytes, TO_HOST)
+        self.copy(array.ctypes, address, array.nbytes, TO_HOST)
         return array
 
     def copy(self, target: Any, source: Any, size_bytes: int, direction: int) -> None:
@@ -114,13 +114,13 @@ class Tensor:
     def __init__(
         self,
         cuda: Cuda,
-        place: c_void_p,
+        address: c_void_p,
         shape: tuple[int, ...],
         dtype: str,
         layout: str,
     ) -> None:
         self.cuda = cuda
-        self.place = place
+        self.place = address
         self.shape = shape
         self.dtype = dtype
         self.layout = layout
@@ -129,7 +129,7 @@ class Tensor:
         cuda.call("cudnnSetTensor4dDescriptor", self.descriptor, *arguments)
 
     def filter_descriptor(self) -> c_void_p:
-        """Of the same memory as a filter: K, C, R, S."""
+        """The same memory as a filter: K, C, R, S."""
         descriptor = self.cuda.made("Filter")
         arguments = (TYPES[self.dtype], FORMATS[self.layout], *self.shape)
         self.cuda.call("cudnnSetFilter4dDescriptor", descriptor, *arguments)
@@ -168,6 +168,6 @@ def compile_ptx(site: Path, source: str, capability: tuple[int, int]) -> bytes:
     assert nvrtc.nvrtcCompileProgram(program, 1, options) == 0
     size = c_size_t()
     assert nvrtc.nvrtcGetPTXSize(program, byref(size)) == 0
-    text = ctypes.create_string_buffer(size.value)
-    assert nvrtc.nvrtcGetPTX(program, text) == 0
-    return text.value
+    ptx = ctypes.create_string_buffer(size.value)
+    assert nvrtc.nvrtcGetPTX(program, ptx) == 0
+    return ptx.value

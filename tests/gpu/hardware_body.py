@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SEED = 1
 WARM_UP_STEPS = 3
 LOAD_S = 2.0
-"""Of steps, while clocks and power are asked for."""
+"""Steps run for so long while clocks and power are asked for."""
 COPY_BYTES = 256 << 20
 DEVICE_TO_DEVICE = 3
 THREAD_LOCAL = 1
@@ -46,7 +46,7 @@ EMPTY_KERNELS = 1000
 SPIN_NS = 1_000_000
 SPIN_BLOCKS = 24
 SPIN_THREADS = 640
-"""As a sum of NCCL takes multiprocessors away: blocks of so many threads and 40 KB."""
+"""A sum of NCCL takes multiprocessors away so: by blocks of so many threads and 40 KB."""
 SPIN = """
 extern "C" __global__ void spin(long long ns) {
   __shared__ volatile char held[40960];
@@ -57,7 +57,7 @@ extern "C" __global__ void spin(long long ns) {
 }
 """
 WITHIN_BACKWARD = 0.5
-"""Of a step's time: forward takes a third."""
+"""A share of a step's time: forward takes a third."""
 PACKAGES = (
     "mxnet-cu112",
     "nvidia-cudnn-cu11",
@@ -172,11 +172,11 @@ def under_load(steps: Steps) -> str:
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     query = ["nvidia-smi", f"--id={gpu}", f"--query-gpu={CLOCKS}", "--format=csv"]
     try:
-        found = ask(query).out.strip().rpartition("\n")[2]
+        clocks = ask(query).out.strip().rpartition("\n")[2]
     except NoAnswer as error:
-        found = str(error)
+        clocks = str(error)
     nd.waitall()
-    return found
+    return clocks
 
 
 def doctor(_: Options) -> None:
@@ -239,17 +239,17 @@ def steps_of(run: Run, batch: int, comm: Communicator | None = None) -> Steps:
 
 
 def seconds(times: int, action: Callable[[], object]) -> float:
-    """Of one of `times` actions, waited for at the end. Raises UserError: one failed."""
+    """The time of one of `times` actions, waited for at the end. Raises UserError: one failed."""
     from mxnet import nd
 
     from rn50.train.gpu.calls import check_segments
 
-    begun = time.perf_counter()
+    begun_s = time.perf_counter()
     for _ in range(times):
         action()
     nd.waitall()
     check_segments()
-    return (time.perf_counter() - begun) / times
+    return (time.perf_counter() - begun_s) / times
 
 
 def several(options: Options, action: Callable[[], object]) -> list[float]:
@@ -274,15 +274,15 @@ def steps(options: Options, batch: int) -> None:
         times.have_batch()
         steps(times.after, reduce)
 
-    ways: dict[str, Callable[[], object]] = {
+    variants: dict[str, Callable[[], object]] = {
         "alone": steps,
         "with stamps": stamped,
         "through Horovod": lambda: stamped(comm.reduce),
     }
-    for way, action in ways.items():
+    for variant, action in variants.items():
         ms = several(options, action)
         rate = round(1e3 * batch / ms[0], 1)
-        show(way, batch, run.comm.cycle_ms, *ms, rate)
+        show(variant, batch, run.comm.cycle_ms, *ms, rate)
     comm.stop()
 
 
@@ -291,14 +291,14 @@ def ways(options: Options, batch: int) -> None:
     from rn50.train.cuda.driver import dotted, visible_gpu
 
     capability = dotted(visible_gpu(0).capability)
-    for way in forced_norms():
+    for name in forced_norms():
         try:
             steps = steps_of(options.run(), batch)
             ms = several(options, steps)
         except UserError as error:
-            show(way, batch, capability, "", "", "", str(error))
+            show(name, batch, capability, "", "", "", str(error))
             continue
-        show(way, batch, capability, *ms)
+        show(name, batch, capability, *ms)
         arena = steps.operators.shared.arena
         cuda("cudaFree", c_void_p(arena.address))
 
@@ -311,12 +311,12 @@ def forced_norms() -> Iterator[str]:
         yield "CUDNN"
         return
     table = norms.TABLE
-    for way in norms.Norms:
-        rows = (norms.Row(norms.ANY, way),)
+    for member in norms.Norms:
+        rows = (norms.Row(norms.ANY, member),)
         norms.TABLE = {
             capability: gpu._replace(rows=rows) for capability, gpu in table.items()
         }
-        yield way.name
+        yield member.name
 
 
 def spin(options: Options, batch: int) -> None:
@@ -347,8 +347,8 @@ def spin_action(device: Any) -> Callable[[], None]:
     stream = c_void_p()
     highest = ctypes.c_int()
     device.activate()
-    text = compiled(SPIN, f"--gpu-architecture=compute_{major}{minor}")
-    cuda("cuModuleLoadData", byref(module), text)
+    binary = compiled(SPIN, f"--gpu-architecture=compute_{major}{minor}")
+    cuda("cuModuleLoadData", byref(module), binary)
     cuda("cuModuleGetFunction", byref(function), module, b"spin")
     cuda("cudaDeviceGetStreamPriorityRange", None, byref(highest))
     cuda("cudaStreamCreateWithPriority", byref(stream), NON_BLOCKING, highest)
@@ -375,21 +375,21 @@ def calls(options: Options, batch: int) -> None:
     operators = steps.operators
     context = steps.images.context
     loss_values = nd.array(np.zeros(batch), context)
-    words = np.zeros(SETTINGS, np.int64)
-    words[:4] = (
+    values = np.zeros(SETTINGS, np.int64)
+    values[:4] = (
         data_address(steps.images),
         data_address(steps.labels),
         data_address(loss_values),
         float_bits(1.0),
     )
-    settings = nd.array(words, context, dtype="int64")
+    settings = nd.array(values, context, dtype="int64")
     writer = operators.writer(steps.net, steps.images.shape, settings)
     writer.forward(training=True)
     writer.loss(steps.loss.off_target, operators.shared.loss_sum)
     writer.backward()
     stream = operators.module.device.stream
-    made = [call for _, call in writer.tape.calls(operators.shared.arena)]
-    actions = [action(call, stream) for call in made]
+    made_calls = [call for _, call in writer.tape.calls(operators.shared.arena)]
+    actions = [action(call, stream) for call in made_calls]
     nd.waitall()  # what the calls read has to be there
     rounds_ms = [elapsed_ms(actions, stream) for _ in range(options.rounds)]
     medians_ms = np.median(rounds_ms, axis=0)
@@ -406,7 +406,7 @@ def calls(options: Options, batch: int) -> None:
 
 
 def flops(writer: Any) -> dict[str, int]:
-    """Of a convolution in each direction, by the name of its weight."""
+    """The FLOP of a convolution in each direction, by the name of its weight."""
     from rn50.train.gpu.layers import Convolution, Dense
 
     work = {}
@@ -421,8 +421,8 @@ def flops(writer: Any) -> dict[str, int]:
 
 
 def elapsed_ms(actions: Sequence[Callable[[], Any]], stream: c_void_p) -> list[float]:
-    """Between the ends of calls on a stream: short ones wait for the host, which makes them. An
-    action raises what fails, or answers its status."""
+    """The times between the ends of calls on a stream: short ones wait for the host, which makes
+    them. An action raises what fails, or answers its status."""
     from rn50.train.gpu.calls import checked
 
     events = [c_void_p() for _ in range(len(actions) + 1)]
@@ -467,20 +467,20 @@ def moved_bytes(entry: Any, tape: Any) -> int:
     from rn50.train.gpu.memory import Buffer
     from rn50.train.gpu.tape import arguments_of
 
-    words = list(arguments_of(entry))
+    operands = list(arguments_of(entry))
     if entry.function == "cudnnBatchNormalizationBackwardEx":
-        words[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
+        operands[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
     if (
         entry.function == "cudnnConvolutionBackwardData"
-        and words[OF_ENTRY_BETA] == words[1]
+        and operands[OF_ENTRY_BETA] == operands[1]
     ):
-        words.append(words[-1])  # added to what is there
+        operands.append(operands[-1])  # added to what is there
     size_bytes = 0
-    for word in words:
-        if isinstance(word, Buffer) and word is not tape.workspace:
-            size_bytes += word.size_bytes
-        elif isinstance(word, nd.NDArray):
-            size_bytes += word.size * word.dtype().itemsize
+    for operand in operands:
+        if isinstance(operand, Buffer) and operand is not tape.workspace:
+            size_bytes += operand.size_bytes
+        elif isinstance(operand, nd.NDArray):
+            size_bytes += operand.size * operand.dtype().itemsize
     return size_bytes
 
 
@@ -514,18 +514,18 @@ def digests(options: Options, batch: int) -> None:
         show(name, batch, digest.hexdigest()[:16])
 
 
-def launch(options: Options, label: str, config: str, *words: str) -> None:
+def launch(options: Options, label: str, config: str, *overrides: str) -> None:
     """`rn50 launch`, and what its last log point says of its steps."""
     folder = Path(options.folder) / "runs" / re.sub(r"\W+", "_", label)
-    words = (*words, f"system.results={folder}", *options.overrides)
-    show(label, *launched(options, ["launch", config, *words], folder))
+    overrides = (*overrides, f"system.results={folder}", *options.overrides)
+    show(label, *launched(options, ["launch", config, *overrides], folder))
 
 
 def stop_and_resume(options: Options, ranks: int) -> None:
     """An epoch of `quick` on several GPUs, then another one from its checkpoint."""
     folder = Path(options.folder) / "runs" / "quick"
     images = f"data.path={folder}/images"
-    words = [
+    arguments = [
         "system.device=gpu",
         f"system.ranks_per_node={ranks}",
         f"system.results={folder}",
@@ -536,23 +536,27 @@ def stop_and_resume(options: Options, ranks: int) -> None:
         f"batch.per_rank={-(-64 // ranks)}",
         *options.overrides,
     ]
-    show("quick, one epoch", *launched(options, ["launch", "quick", *words], folder))
-    words = ["launch", "--resume", str(newest(folder)), images, "limits.epochs=2"]
-    show("quick, resumed", *launched(options, words, folder))
+    show(
+        "quick, one epoch", *launched(options, ["launch", "quick", *arguments], folder)
+    )
+    arguments = ["launch", "--resume", str(newest(folder)), images, "limits.epochs=2"]
+    show("quick, resumed", *launched(options, arguments, folder))
 
 
 def newest(folder: Path) -> Path:
     return max(folder.glob("*/2*/"), key=os.path.getmtime)
 
 
-def launched(options: Options, words: Sequence[str], folder: Path) -> Iterator[object]:
+def launched(
+    options: Options, arguments: Sequence[str], folder: Path
+) -> Iterator[object]:
     """The exit code, images/s, and ms of a step, of input and of what sums expose in it."""
     program = str(Path(sys.executable).with_name("rn50"))
     environment = inherited(os.environ, LOCAL_JOB)
-    done = ask([program, *words], options.patience_s, environment)
+    done = ask([program, *arguments], options.patience_s, environment)
     result = re.search("^RESULT (.*)", done.out, re.M)
     if result is None:
-        raise UserError(f"{done.said()}: rn50 {' '.join(words)}")
+        raise UserError(f"{done.said()}: rn50 {' '.join(arguments)}")
     lines = (newest(folder) / "metrics.jsonl").read_text().splitlines()
     records = {record["kind"]: record for record in map(json.loads, lines)}
     yield done.code
@@ -573,9 +577,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 """They start ranks, which have it."""
 
 
-def main(text: str, name: str, *words: str) -> None:
-    options = Options(**json.loads(text))
-    values = [int(word) if word.isdigit() else word for word in words]
+def main(options_json: str, name: str, *arguments: str) -> None:
+    options = Options(**json.loads(options_json))
+    values = [
+        int(argument) if argument.isdigit() else argument for argument in arguments
+    ]
     if name in PARTS:
         job, _ = build_job(options.run(), "gloo", ())
         os.environ.update(job.environment)

@@ -27,11 +27,11 @@ HEADER = (
 ENGINES = 802
 """CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT."""
 ITEM_BYTES = {0: 4, 2: 2}
-"""By cudnnDataType_t."""
+"""The sizes of numbers by cudnnDataType_t."""
 
 
 def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
-    """Of all different convolutions of the network; engine "none" where a graph is refused."""
+    """The rows of all different convolutions; engine "none" where a graph is refused."""
     from rn50.train.gpu.layers import Convolution
     from tests.gpu.hardware_body import steps_of
 
@@ -136,8 +136,8 @@ def tensors(part: Any) -> Iterator[tuple[str, int]]:
 
     if not isinstance(part, Described):
         if type(part) is tuple:
-            for each in part:
-                yield from tensors(each)
+            for member in part:
+                yield from tensors(member)
         return
     if part.kind is not Kind.TENSOR:
         yield from tensors(part.values)

@@ -13,7 +13,7 @@ HEADER = ("kernel", "rows", "channels", "calls", "us", "MB", "GB/s")
 
 
 def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
-    """Of each kernel and shape the median time of a call, in the order of a step. The maps hold
+    """The median time of a call of each kernel and shape, in the order of a step. The maps hold
     what the memory held."""
     import numpy as np
     from mxnet import nd
@@ -31,11 +31,11 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     writer.loss(steps.loss.off_target, operators.shared.loss_sum)
     writer.backward()
     tape = writer.tape
-    made = tape.calls(operators.shared.arena)
+    made_calls = tape.calls(operators.shared.arena)
     stream = operators.module.device.stream
     entries = []
     actions = []
-    for entry, (_, call) in zip(tape.entries, made, strict=True):
+    for entry, (_, call) in zip(tape.entries, made_calls, strict=True):
         if entry.function.startswith(("fill", "norm")):
             entries.append(entry)
             actions.append(action(call, stream))
@@ -64,7 +64,7 @@ def described(entry: Any, workspace: Any) -> tuple[str, int, int, int]:
     names = parameters(SOURCE.read_text())[entry.function]
     first = names.index("int rows")
     size_bytes = 0
-    for word in entry.arguments:
-        if isinstance(word, Buffer) and word is not workspace:
-            size_bytes += word.size_bytes
+    for operand in entry.arguments:
+        if isinstance(operand, Buffer) and operand is not workspace:
+            size_bytes += operand.size_bytes
     return entry.function, *entry.arguments[first : first + 2], size_bytes

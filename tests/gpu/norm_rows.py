@@ -11,15 +11,15 @@ Times = dict[int, dict[str, float]]
 
 
 def read_times(folder: Path) -> dict[str, Times]:
-    """By compute capability."""
+    """The times of a page's CSV by compute capability."""
     capabilities: dict[str, Times] = {}
     with (folder / "ways.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if not row["median ms"]:
                 continue
             times = capabilities.setdefault(row["capability"], {})
-            ways = times.setdefault(int(row["batch"]), {})
-            ways[row["way"]] = float(row["median ms"])
+            times_ms = times.setdefault(int(row["batch"]), {})
+            times_ms[row["way"]] = float(row["median ms"])
     return capabilities
 
 
@@ -28,15 +28,15 @@ def rows(folder: Path) -> Iterator[str]:
     for capability, times in read_times(folder).items():
         chosen: list[tuple[str, str]] = []
         for batch in sorted(times):
-            ways = times[batch]
-            fastest = min(ways, key=ways.__getitem__)
+            times_ms = times[batch]
+            fastest = min(times_ms, key=times_ms.__getitem__)
             if chosen and chosen[-1][1] == fastest:
                 chosen.pop()
             chosen.append((str(batch), fastest))
-            measured = [f"{way} {ms:.2f}" for way, ms in ways.items()]
+            measured = [f"{norm} {ms:.2f}" for norm, ms in times_ms.items()]
             yield f"# {batch}: {', '.join(measured)} ms"
         chosen[-1] = ("ANY", chosen[-1][1])
-        cells = [f"Row({limit}, Norms.{way})" for limit, way in chosen]
+        cells = [f"Row({limit}, Norms.{norm})" for limit, norm in chosen]
         yield f"({capability.replace('.', ', ')}): ({', '.join(cells)},)"
 
 

@@ -49,10 +49,10 @@ DECODING = ((12, 0.0), (8, 0.0), (6, 0.0), (6, 0.3), (6, 0.5))
 
 
 class Part(NamedTuple):
-    """A process: its words for hardware_body.py, how long it may take, overrides of the config,
+    """A process: its arguments for hardware_body.py, how long it may take, overrides of the config,
     and whether it sees one GPU alone."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     patience_s: int
     overrides: tuple[str, ...] = ()
     alone: bool = True
@@ -78,9 +78,9 @@ def sections(
     """All of the page."""
     small, large = batches[0], batches[-1]
     middle = batches[len(batches) // 2]
-    drawn = (config, *DRAWN, f"data.path={folder / 'images'}")
+    base = (config, *DRAWN, f"data.path={folder / 'images'}")
     if gpus > 1:
-        yield from of_several(drawn, gpus)
+        yield from of_several(base, gpus)
     yield Section(
         "machine", "Machine", ("what", "found"), [Part(("machine", middle), 25)]
     )
@@ -135,8 +135,8 @@ def sections(
         "One rank of `rn50 launch`, from JPEG files",
         RUNS,
         [
-            Part(("launch", *words), patience_s)
-            for words, patience_s in from_jpeg(drawn)
+            Part(("launch", *arguments), patience_s)
+            for arguments, patience_s in from_jpeg(base)
         ],
     )
     yield Section(
@@ -153,7 +153,7 @@ def sections(
     )
 
 
-def of_several(drawn: Sequence[str], gpus: int) -> Iterator[Section]:
+def of_several(base: Sequence[str], gpus: int) -> Iterator[Section]:
     """What one GPU cannot say."""
     yield Section(
         "nccl",
@@ -161,9 +161,11 @@ def of_several(drawn: Sequence[str], gpus: int) -> Iterator[Section]:
         ("check", "outcome", "found"),
         [Part(("nccl",), 40, (), alone=False)],
     )
-    words = (*drawn, *on_one_node(gpus))
+    arguments = (*base, *on_one_node(gpus))
     rules = ("single", "equal_bytes(8)")
-    runs = [(f"{rule}, {gpus} GPUs", *words, f"comm.groups={rule}") for rule in rules]
+    runs = [
+        (f"{rule}, {gpus} GPUs", *arguments, f"comm.groups={rule}") for rule in rules
+    ]
     yield Section(
         "groups",
         "Groups of gradients",
@@ -190,13 +192,13 @@ def on_one_node(ranks: int) -> tuple[str, ...]:
     )
 
 
-def from_jpeg(drawn: Sequence[str]) -> Iterator[tuple[tuple[str, ...], int]]:
+def from_jpeg(base: Sequence[str]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Label, config and overrides of runs of one rank, and seconds; the first draws the images."""
-    one = (*drawn, *on_one_node(1))
+    one_rank = (*base, *on_one_node(1))
     for threads, load in DECODING:
-        words = (f"data.decode_threads={threads}", f"data.hw_decoder_load={load}")
+        decoder = (f"data.decode_threads={threads}", f"data.hw_decoder_load={load}")
         label = f"{threads} threads, hw_decoder_load {load}"
-        yield (label, *one, *words), 40 if threads == 12 else 15
+        yield (label, *one_rank, *decoder), 40 if threads == 12 else 15
 
 
 def kinds(rows: list[Row]) -> list[Row]:
@@ -208,8 +210,8 @@ def kinds(rows: list[Row]) -> list[Row]:
             if name == "all" and kind.startswith("update"):
                 continue
             total = sums.setdefault((name, batch), [0, 0, 0, 0])
-            for place, value in enumerate((1, us, moved, work)):
-                total[place] += value
+            for column, value in enumerate((1, us, moved, work)):
+                total[column] += value
     folded = [header]
     for (kind, batch), (count, us, moved, work) in sums.items():
         rates = [f"{moved / us / 1e3:,.0f}", f"{work / us / 1e6:,.0f}"]
@@ -219,7 +221,7 @@ def kinds(rows: list[Row]) -> list[Row]:
 
 
 def fastest(rows: list[Row]) -> list[Row]:
-    """Of the rows that are alike up to their engine the one of the shortest time."""
+    """The one of the shortest time among rows that are alike up to their engine."""
     header, *measured = rows
     if "engine" not in header:
         return rows
@@ -253,7 +255,7 @@ def outcome(
     failure = ""
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        [*command, json.dumps(options._asdict()), *part.words],
+        [*command, json.dumps(options._asdict()), *part.arguments],
         cwd=ROOT,
         env=environment,
         stdout=pipe,
@@ -292,19 +294,21 @@ def write_section(
     with table.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows(rows)
-        for part, found, failure in outcomes:
-            writer.writerows(found)
+        for part, part_rows, failure in outcomes:
+            writer.writerows(part_rows)
             file.flush()
-            rows += found
+            rows += part_rows
             if failure:
-                failures.append([" ".join(part.words)[:100], f"**failed**: {failure}"])
-    shown = section.fold(rows or [["part", "outcome"]])
+                failures.append(
+                    [" ".join(part.arguments)[:100], f"**failed**: {failure}"]
+                )
+    table_rows = section.fold(rows or [["part", "outcome"]])
     with page.open("a") as out:
-        out.write(f"\n### {section.title}\n\n{markdown([*shown, *failures])}")
+        out.write(f"\n### {section.title}\n\n{markdown([*table_rows, *failures])}")
     return not failures
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page and the tables; 1 where a part failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("page", type=Path)
@@ -319,30 +323,30 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--parts", help="names of tables, with commas; default: all")
     parser.add_argument("overrides", nargs="*", help="key=value of the config")
-    given = parser.parse_intermixed_args(words)
-    page: Path = given.page
+    parsed = parser.parse_intermixed_args(arguments)
+    page: Path = parsed.page
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     options = Options(
-        given.config, given.overrides, given.rounds, given.steps, str(folder)
+        parsed.config, parsed.overrides, parsed.rounds, parsed.steps, str(folder)
     )
     gpus = read_gpus()
-    batches = given.batches.split(",")
-    until_s = time.monotonic() + ALL_S * given.patience
+    batches = parsed.batches.split(",")
+    until_s = time.monotonic() + ALL_S * parsed.patience
 
     def outcomes(section: Section) -> Iterator[tuple[Part, list[Row], str]]:
         for part in section.parts:
-            print(*part.words, file=sys.stderr)
-            limit_s = min(part.patience_s * given.patience, until_s - time.monotonic())
+            print(*part.arguments, file=sys.stderr)
+            limit_s = min(part.patience_s * parsed.patience, until_s - time.monotonic())
             yield part, *outcome(part, options, limit_s=limit_s)
 
     page.write_text(
-        f"## On hardware: {given.config}, {datetime.now(tz=timezone.utc).date()}\n"
+        f"## On hardware: {parsed.config}, {datetime.now(tz=timezone.utc).date()}\n"
     )
     count = len(gpus.devices) if gpus else 0
     all_ended = True
-    for section in sections(batches, given.config, folder, count):
-        if given.parts is None or section.name in given.parts.split(","):
+    for section in sections(batches, parsed.config, folder, count):
+        if parsed.parts is None or section.name in parsed.parts.split(","):
             ended = write_section(section, page, outcomes(section))
             all_ended = all_ended and ended
     return 0 if all_ended else 1

@@ -51,7 +51,7 @@ def report() -> dict[str, Any]:
 
 
 def count(preset: str, overrides: list[str]) -> dict[str, Any]:
-    """Of a step, by name; groups of gradients; bytes of memory."""
+    """The counts of a step by name, groups of gradients, bytes of memory."""
     run = load(preset, overrides).run
     ctx = mx.gpu(0)
     batch = run.batch.per_rank
@@ -61,16 +61,16 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
     for _ in range(steps.operators.warm_up_steps):
         steps()
     nd.waitall()
-    before = report()["counts"]
+    counts_before = report()["counts"]
     for _ in range(STEPS):
         steps()
     nd.waitall()
     after = report()
-    each = {}
+    per_step = {}
     for name, number in after["counts"].items():
-        each[name] = (number - before.get(name, 0)) / STEPS
+        per_step[name] = (number - counts_before.get(name, 0)) / STEPS
     return {
-        "each": each,
+        "each": per_step,
         "batch": batch,
         "groups": len(steps.buckets),
         "peak_bytes": after["peak_bytes"],
@@ -124,7 +124,7 @@ def gradients(ranks: int) -> dict[str, Any]:
     }
 
 
-def distances(ways: list[str]) -> dict[str, Any]:
+def distances(kinds: list[str]) -> dict[str, Any]:
     """How far each way's float16 gradient of a parameter is from that of float32 by cuDNN's norms,
     as a share of its length: the mean over parameters. No unit is the identity: all of backward
     counts."""
@@ -132,13 +132,13 @@ def distances(ways: list[str]) -> dict[str, Any]:
     exact = gradients_by(Norms.CUDNN, model)
     half = model.model_copy(update={"dtype": "float16"})
     shares = {}
-    for way in ways:
-        gradients = gradients_by(Norms[way], half)
+    for kind in kinds:
+        gradients = gradients_by(Norms[kind], half)
         errors = [
             np.linalg.norm(gradient - exact[name]) / np.linalg.norm(exact[name])
             for name, gradient in gradients.items()
         ]
-        shares[way] = float(np.mean(errors))
+        shares[kind] = float(np.mean(errors))
     return {"shares": shares}
 
 
@@ -169,7 +169,7 @@ def backward(
 
 
 def losses(dtype: str, layout: str) -> dict[str, Any]:
-    """Of the trial's steps, on the device and on the CPU."""
+    """The losses of the trial's steps, on the device and on the CPU."""
     return {
         "gpu": trial_losses(mx.gpu(0), dtype, layout).tolist(),
         "cpu": trial_losses(mx.cpu(), "float32").tolist(),
@@ -190,7 +190,7 @@ def preset(preset: str, dtype: str) -> dict[str, Any]:
 
 
 def step_losses(run: Run, ctx: mx.Context, changes: dict[str, Any]) -> list[float]:
-    """Of SGD's steps on one batch."""
+    """The losses of SGD's steps on one batch."""
     model = run.model.model_copy(update={"zero_gamma": True, **changes})
     sgd = Optimizer(variant="sgd", base_lr=0.01)
     run = run.model_copy(update={"model": model, "optimizer": sgd})
@@ -200,8 +200,8 @@ def step_losses(run: Run, ctx: mx.Context, changes: dict[str, Any]) -> list[floa
     return [float(steps().asnumpy().mean()) for _ in range(STEPS)]
 
 
-def main(text: str) -> None:
-    options = json.loads(text)
+def main(options_json: str) -> None:
+    options = json.loads(options_json)
     actions: dict[str, Callable[..., dict[str, Any]]] = {
         "count": count,
         "distances": distances,

@@ -46,18 +46,18 @@ class Answers:
         self.points: list[dict[str, Any]] = []
 
     def losses(self, sums: Any) -> list[float]:
-        read = self.losses_read(sums)
+        losses = self.losses_read(sums)
         assert str(sums.dtype) == "<class 'numpy.float32'>", sums.dtype
         self.points.append(report()["counts"])
         self.save()
         if self._computed:
-            return read
-        return [1.0] + [0.0] * (len(read) - 1)
+            return losses
+        return [1.0] + [0.0] * (len(losses) - 1)
 
     def counts(self, counts: Any) -> list[int]:
-        read = self.counts_read(counts)
+        hits = self.counts_read(counts)
         if self._computed:
-            return read
+            return hits
         accuracy = self._accuracies[0]
         if len(self._accuracies) > 1:
             del self._accuracies[0]
@@ -66,16 +66,16 @@ class Answers:
         return [correct, correct, self._samples]
 
     def finite(self, flag: Any) -> bool:
-        read = self.finite_read(flag)
+        is_finite = self.finite_read(flag)
         if self._computed:
-            return read
+            return is_finite
         self._asked += 1
         return self._asked not in self._overflows
 
     def save(self) -> None:
-        place = read_process_info()
-        text = json.dumps({"points": self.points, **report()})
-        (self._out / f"fake_{place.rank}.json").write_text(text)
+        process = read_process_info()
+        content = json.dumps({"points": self.points, **report()})
+        (self._out / f"fake_{process.rank}.json").write_text(content)
 
 
 def arm(what: str, number: int) -> None:
@@ -101,12 +101,12 @@ def arm(what: str, number: int) -> None:
 
 
 def main() -> None:
-    words = sys.argv[1:]
+    arguments = sys.argv[1:]
     script = {}
-    if words[0] == "--script":
-        script = json.loads(Path(words[1]).read_text())
-        words = words[2:]
-    options = parse(words)
+    if arguments[0] == "--script":
+        script = json.loads(Path(arguments[1]).read_text())
+        arguments = arguments[2:]
+    options = parse(arguments)
     run = load(options.config, options.overrides).run
     answers = Answers(run.data.eval_samples, script, options.out)
     if fails := script.get("fails"):

@@ -1,10 +1,14 @@
 """What runs on the fake GPU have in common: their shapes, and what is left of one."""
 
-from collections.abc import Callable
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.conftest import metrics
+from tests.conftest import ROOT, metrics
+from tests.waiting import output_of
 
 ONE_RANK = ("system.ranks_per_node=1",)
 SHORT = (
@@ -22,7 +26,7 @@ class Done(NamedTuple):
     out: Path
     result: dict[str, Any]
     reports: list[dict[str, Any]]
-    """Of the fake, by rank."""
+    """The fake's reports, by rank."""
 
     @property
     def log_points(self) -> list[dict[str, Any]]:
@@ -42,3 +46,25 @@ class Done(NamedTuple):
 
 
 GpuRun = Callable[..., Done]
+Body = Callable[..., dict[str, Any]]
+
+
+def answer_of(
+    launcher: Sequence[str], options: dict[str, Any], **environment: str
+) -> dict[str, Any]:
+    """What plan_body.py prints. `launcher`: its words."""
+    printed = output_of(
+        [
+            *launcher,
+            sys.executable,
+            str(ROOT / "tests/gpu/plan_body.py"),
+            json.dumps(options),
+        ],
+        env=os.environ | {"FAKECUDA_LAZY": "1", "PYTHONPATH": str(ROOT)} | environment,
+        cwd=ROOT,
+        timeout=600,
+    )
+    line = printed.splitlines()[-1]  # horovodrun puts its rank before it
+    answer: dict[str, Any] = json.loads(line[line.index("{") :])
+    assert answer["errors"] == []
+    return answer

@@ -56,10 +56,10 @@ def main(config: str, out: str) -> None:
         for rank in range(run.system.world_size):
             rng = np.random.default_rng([step, rank])
             for p, gradient in zip(parameters, gradients, strict=True):
-                drawn = rng.normal(size=p.shape)
-                gradient += drawn / (BATCH * SCALE)
+                rank_gradient = rng.normal(size=p.shape)
+                gradient += rank_gradient / (BATCH * SCALE)
                 if rank == comm.rank:
-                    on_host = nd.array(drawn, mx.cpu(), dtype=p.dtype)
+                    on_host = nd.array(rank_gradient, mx.cpu(), dtype=p.dtype)
                     on_host.copyto(p.grad())  # does not wait
         comm.reduce()
         updater.step(step, Settings(LR, MOMENTUM, BATCH))

@@ -32,10 +32,10 @@ def force(norms: Norms) -> None:
 
 def join(run: Run) -> Communicator:
     """This rank among the others, on its GPU."""
-    place = read_process_info()
-    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
+    process = read_process_info()
+    connection = Connection(run, Timeline(0), over_mpi=process.over_mpi)
     connection.begin()
-    ctx = device_context("gpu", place.local_rank)
+    ctx = device_context("gpu", process.local_rank)
     comm = Communicator(operators_for(run.model, ctx), connection)
     comm.start()
     return comm

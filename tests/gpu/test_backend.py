@@ -79,17 +79,17 @@ def results_of(
     """What a graph writes. `outputs`: arrays of their shapes and types."""
     plan = engines.plan(operations)
     assert plan is not None
-    before = cuda.report()
+    report_before = cuda.report()
     operands = on_device(cuda, inputs | outputs)
     execute(cuda, engines, plan, operands)
-    found = {}
+    results = {}
     for name, array in outputs.items():
         result = cuda.get(operands[name], array.shape, array.dtype.name)
-        found[name] = result.astype(np.float64)
+        results[name] = result.astype(np.float64)
     after = cuda.report()
-    assert after.errors == before.errors
+    assert after.errors == report_before.errors
     assert UNSOUND not in after.counts
-    return found
+    return results
 
 
 def on_device(cuda: Cuda, arrays: Arrays) -> dict[str, c_void_p]:
@@ -105,8 +105,8 @@ def execute(
     cuda: Cuda, engines: Backend, plan: Plan, operands: dict[str, c_void_p]
 ) -> None:
     space = cuda.allocate(plan.workspace_bytes + 1)
-    places = {name: place.value or 0 for name, place in operands.items()}
-    pack = engines.pack(places, space.value or 0)
+    addresses = {name: address.value or 0 for name, address in operands.items()}
+    pack = engines.pack(addresses, space.value or 0)
     status = cuda.status(
         "cudnnBackendExecute", cuda.cudnn, c_void_p(plan.descriptor), c_void_p(pack)
     )
@@ -133,15 +133,15 @@ def data_gradient(dy: np.ndarray, w: np.ndarray, shapes: Convolving) -> np.ndarr
     _, side, _, _ = shapes.w
     for row, column in np.ndindex(*dy.shape[1:3]):
         top = row * shapes.stride
-        left = column * shapes.stride
+        left_px = column * shapes.stride
         slope = dy[:, row, column].astype(np.float64)
         part = np.einsum("nk,krsc->nrsc", slope, w)
-        dx[:, top : top + side, left : left + side] += part
+        dx[:, top : top + side, left_px : left_px + side] += part
     return dx[:, pad : pad + height, pad : pad + width]
 
 
-def check(found: np.ndarray, expected: np.ndarray) -> None:
-    off = np.abs(found - expected).max() / np.abs(expected).max()
+def check(actual: np.ndarray, expected: np.ndarray) -> None:
+    off = np.abs(actual - expected).max() / np.abs(expected).max()
     assert off <= TOLERANCE
 
 
@@ -166,11 +166,11 @@ def test_a_convolution_gives_the_sums_of_its_output(
     if normalises:
         source = add_norm(inputs)
     operations = backend.forward(shapes, normalises=normalises)
-    found = results_of(cuda, engines, operations, inputs, empty)
+    results = results_of(cuda, engines, operations, inputs, empty)
     y = convolved(source, inputs["w"], shapes)
-    check(found["y"], y)
-    check(found["sum"], y.sum((0, 1, 2)))
-    check(found["squares"], (y**2).sum((0, 1, 2)))
+    check(results["y"], y)
+    check(results["sum"], y.sum((0, 1, 2)))
+    check(results["squares"], (y**2).sum((0, 1, 2)))
 
 
 @pytest.mark.parametrize("shapes", KERNELS, ids=str)
@@ -181,9 +181,9 @@ def test_a_filters_gradient_applies_the_norm_before_it(
     empty = {"w": inputs.pop("w")}
     source = add_norm(inputs)
     operations = backend.filter_back(shapes)
-    found = results_of(cuda, engines, operations, inputs, empty)
+    results = results_of(cuda, engines, operations, inputs, empty)
     expected = np.einsum("nhwcrs,nhwk->krsc", patches_of(source, shapes), inputs["y"])
-    check(found["w"], expected)
+    check(results["w"], expected)
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -213,15 +213,15 @@ def test_a_data_gradient_gives_the_sums_and_factors_of_the_norm(
     for name in ("d_scale", "d_bias", "by_dy", "by_x", "plus"):
         empty[name] = single(IN)
     operations = backend.data_back(shapes, joins=joins, adds=adds)
-    found = results_of(cuda, engines, operations, inputs, empty)
-    check(found["masked"], masked)
+    results = results_of(cuda, engines, operations, inputs, empty)
+    check(results["masked"], masked)
     d_scale = (masked * unit).sum((0, 1, 2))
     d_bias = masked.sum((0, 1, 2))
-    check(found["d_scale"], d_scale)
-    check(found["d_bias"], d_bias)
+    check(results["d_scale"], d_scale)
+    check(results["d_bias"], d_bias)
     rows = IMAGES * PX * PX
     away = masked - (d_bias + unit * d_scale) / rows
-    dx = found["by_dy"] * found["masked"] + found["by_x"] * x + found["plus"]
+    dx = results["by_dy"] * results["masked"] + results["by_x"] * x + results["plus"]
     check(dx, inputs["scale"] * inputs["inverse"] * away)
 
 
@@ -229,7 +229,7 @@ def test_a_data_gradient_gives_the_sums_and_factors_of_the_norm(
 def test_engines_are_those_of_ampere_and_hopper(
     capability: str, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 8.0, 8.6 and 9.0 alone; each GPU has plain convolutions."""
+    """GPUs of 8.0, 8.6 and 9.0 alone take them; each has plain convolutions."""
     monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
     engines = Backend(cuda.library, cuda.cudnn.value or 0)
     shapes = shapes_of(3, 1)
@@ -239,8 +239,8 @@ def test_engines_are_those_of_ampere_and_hopper(
         backend.data_back(shapes),
         backend.filter_back(shapes),
     ]
-    taken = {engines.plan(graph) is not None for graph in graphs}
-    assert taken == {capability in ("8.0", "8.6", "9.0")}
+    is_taken = {engines.plan(graph) is not None for graph in graphs}
+    assert is_taken == {capability in ("8.0", "8.6", "9.0")}
     for _, graph in plain(shapes):
         assert engines.plan(graph) is not None
 
@@ -254,10 +254,10 @@ def test_shapes_that_no_engine_takes_are_refused(
     shapes: Convolving, cuda: Cuda, engines: Backend
 ) -> None:
     """Channels by eight, filters below 32 places; nothing is wrong with asking."""
-    before = cuda.report().errors
+    errors_before = cuda.report().errors
     assert engines.plan(backend.forward(shapes)) is None
     assert engines.plan(backend.data_back(shapes)) is None
-    assert cuda.report().errors == before
+    assert cuda.report().errors == errors_before
 
 
 def test_every_engine_that_is_planned_is_deterministic(
@@ -292,13 +292,13 @@ def test_a_pack_with_a_wrong_pointer_is_refused(
     arrays["squares"] = single(OUT)
     operands = on_device(cuda, arrays)
     for name, offset in change.items():
-        place = operands.pop(name)
+        address = operands.pop(name)
         if offset is not None:
-            operands[name] = c_void_p((place.value or 0) + offset)
-    before = len(cuda.report().errors)
+            operands[name] = c_void_p((address.value or 0) + offset)
+    count_before = len(cuda.report().errors)
     with pytest.raises(AssertionError):
         execute(cuda, engines, plan, operands)
-    assert any(message in error for error in cuda.report().errors[before:])
+    assert any(message in error for error in cuda.report().errors[count_before:])
 
 
 def made(cuda: Cuda, kind: int) -> c_void_p:

@@ -12,9 +12,9 @@ from tests.gpu.runs import ONE_RANK, SHORT, GpuRun
 
 pytestmark = pytest.mark.slow
 STEPS = 50
-"""Of an epoch: 1,000 images by 20."""
+"""The steps of an epoch: 1,000 images by 20."""
 BATCHES = 20
-"""Of an evaluation: 400 images by 20."""
+"""The batches of an evaluation: 400 images by 20."""
 WARM_UP = 2
 """Batches before the first evaluation."""
 WORDS = (
@@ -27,7 +27,7 @@ WORDS = (
 
 
 @pytest.mark.parametrize(
-    ("what", "number", "words", "evaluations"),
+    ("what", "number", "settings", "evaluations"),
     [
         pytest.param("step", STEPS, (), 0, id="before an evaluation"),
         pytest.param("batch", WARM_UP + BATCHES, (), 0, id="end of an evaluation"),
@@ -38,13 +38,13 @@ WORDS = (
 def test_nothing_is_concluded_from_work_that_failed(
     what: str,
     number: int,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     evaluations: int,
     gpu_run: GpuRun,
     tmp_path: Path,
 ) -> None:
     with pytest.raises(RunError, match="success expected on the GPU, found status 719"):
-        gpu_run(*WORDS, *words, accuracy=[0.5, 0.9], fails=[what, number])
+        gpu_run(*WORDS, *settings, accuracy=[0.5, 0.9], fails=[what, number])
     (out,) = tmp_path.glob("job0/*/*/")
     result = json.loads((out / "result.json").read_text())
     assert result["status"] == "failed"

@@ -47,18 +47,18 @@ def cuda(fake: Path, emulated: Path) -> Iterator[Cuda]:
 
 def errors_of(cuda: Cuda, action: Callable[[], object]) -> list[str]:
     """What the fake finds wrong in an action."""
-    before = len(cuda.report().errors)
+    count_before = len(cuda.report().errors)
     action()
-    return cuda.report().errors[before:]
+    return cuda.report().errors[count_before:]
 
 
 def counts_of(cuda: Cuda, action: Callable[[], object]) -> dict[str, int]:
     """What an action asks of the device."""
-    before = cuda.report().counts
+    counts_before = cuda.report().counts
     action()
     counts = {}
     for name, count in cuda.report().counts.items():
-        counts[name] = count - before.get(name, 0)
+        counts[name] = count - counts_before.get(name, 0)
     return counts
 
 
@@ -211,9 +211,9 @@ def short_workspace(cuda: Cuda) -> int:
 
 
 def misaligned(cuda: Cuda) -> int:
-    place = cuda.allocate(1 << 16).value
-    assert place is not None
-    return Layer(cuda).forward(c_void_p(place + 8))
+    address = cuda.allocate(1 << 16).value
+    assert address is not None
+    return Layer(cuda).forward(c_void_p(address + 8))
 
 
 def winograd_of_nhwc(cuda: Cuda) -> int:
@@ -305,15 +305,15 @@ class Kernels:
     ) -> int:
         """Its blocks and threads are 1, where `shape` says no other."""
         arguments = (array, c_int(size), c_float(factor))
-        words = [ctypes.create_string_buffer(bytes(a), 8) for a in arguments]
-        addresses = [ctypes.addressof(word) for word in words]
+        buffers = [ctypes.create_string_buffer(bytes(a), 8) for a in arguments]
+        addresses = [ctypes.addressof(buffer) for buffer in buffers]
         return self.cuda.status(
             "cuLaunchKernel",
             self.function,
             *(shape.get(side, 1) for side in ("gx", "gy", "gz", "bx", "by", "bz")),
             shape.get("shared", 0),
             stream or self.cuda.stream,
-            (c_void_p * len(words))(*addresses),
+            (c_void_p * len(buffers))(*addresses),
             None,
         )
 
@@ -328,11 +328,11 @@ def test_our_own_kernels_run_when_their_stream_is_waited_for(
 ) -> None:
     array = cuda.put(np.arange(100, dtype="float32"))
     ran = "kernels of our own that ran"
-    before = cuda.report().counts.get(ran, 0)
+    count_before = cuda.report().counts.get(ran, 0)
     assert our_kernels.scale(array, 0.5, size=100, gx=3, bx=64) == 0
-    assert cuda.report().counts.get(ran, 0) == before
+    assert cuda.report().counts.get(ran, 0) == count_before
     assert cuda.get(array, (100,), "float32").tolist() == [0.5 * i for i in range(100)]
-    assert cuda.report().counts[ran] == before + 1
+    assert cuda.report().counts[ran] == count_before + 1
 
 
 @pytest.mark.parametrize(("flags", "expected"), [(0, 7), (1, 0)])
@@ -341,10 +341,10 @@ def test_the_default_stream_waits_for_those_that_block_it(
 ) -> None:
     stream = c_void_p()
     cuda.call("cudaStreamCreateWithFlags", byref(stream), flags)
-    place = cuda.put(np.zeros(1, "uint8"))
-    cuda.call("cudaMemsetAsync", place, 7, c_size_t(1), stream)
+    address = cuda.put(np.zeros(1, "uint8"))
+    cuda.call("cudaMemsetAsync", address, 7, c_size_t(1), stream)
     value = ctypes.c_ubyte()
-    cuda.call("cudaMemcpy", byref(value), place, c_size_t(1), TO_HOST)
+    cuda.call("cudaMemcpy", byref(value), address, c_size_t(1), TO_HOST)
     assert value.value == expected
 
 
@@ -386,18 +386,18 @@ def test_a_kernel_in_a_thread_of_another_context_is_refused(
 def test_streams_and_handles_stay_on_their_device(
     cuda: Cuda, our_kernels: Kernels, elsewhere: Elsewhere
 ) -> None:
-    other = c_void_p()
+    other_stream = c_void_p()
     elsewhere(lambda: cuda.call("cudaSetDevice", 1))
-    elsewhere(lambda: cuda.call("cudaStreamCreateWithFlags", byref(other), 1))
+    elsewhere(lambda: cuda.call("cudaStreamCreateWithFlags", byref(other_stream), 1))
     event = c_void_p()
     cuda.call("cudaEventCreateWithFlags", byref(event), 0)
-    place = cuda.scratch
-    memset = cuda.status("cudaMemsetAsync", place, 0, c_size_t(8), other)
+    address = cuda.scratch
+    memset = cuda.status("cudaMemsetAsync", address, 0, c_size_t(8), other_stream)
     assert memset == INVALID_HANDLE
-    assert our_kernels.scale(place, 1, stream=other) == INVALID_HANDLE
-    assert cuda.status("cudaEventRecord", event, other) == INVALID_HANDLE
+    assert our_kernels.scale(address, 1, stream=other_stream) == INVALID_HANDLE
+    assert cuda.status("cudaEventRecord", event, other_stream) == INVALID_HANDLE
     # CUDNN_STATUS_MAPPING_ERROR
-    assert cuda.status("cudnnSetStream", cuda.cudnn, other) == 7
+    assert cuda.status("cudnnSetStream", cuda.cudnn, other_stream) == 7
     layer = Layer(cuda)
     # CUDNN_STATUS_EXECUTION_FAILED
     assert elsewhere(lambda: layer.forward(layer.y.place)) == 8
@@ -424,8 +424,8 @@ class Graph:
         self.answer = asks()
         self.ended = cuda.status("cudaStreamEndCapture", cuda.stream, byref(graph))
         if self.ended == 0:
-            made = byref(self.executable)
-            cuda.call("cudaGraphInstantiate", made, graph, None, None, 0)
+            pointer = byref(self.executable)
+            cuda.call("cudaGraphInstantiate", pointer, graph, None, None, 0)
 
     def launch(self) -> int:
         return self.cuda.status("cudaGraphLaunch", self.executable, self.cuda.stream)
@@ -453,11 +453,11 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
     assert not any(counts[name] for name in ("launches", "cudnn calls", "tensor bytes"))
     for turn in (1, 2):
         x = RNG.normal(size=SHAPE).astype("float16")
-        drawn = cuda.tensor_of(x, "float16", "NHWC")
+        source = cuda.tensor_of(x, "float16", "NHWC")
         size = c_size_t(SIZE_BYTES)
         on_device = 3
-        places = (layer.x.place, drawn.place)
-        cuda.call("cudaMemcpyAsync", *places, size, on_device, cuda.stream)
+        ends = (layer.x.place, source.place)
+        cuda.call("cudaMemcpyAsync", *ends, size, on_device, cuda.stream)
         counts = counts_of(cuda, graph.launch)
         np.testing.assert_array_equal(layer.y.read(), x)
         assert cuda.get(factor, (1,), "float32").tolist() == [3 * 2**turn]
@@ -561,11 +561,11 @@ def test_what_is_written_behind_an_allocation_ends_the_process(
 
 
 def test_a_graph_whose_memory_was_given_back_is_refused(cuda: Cuda) -> None:
-    place = cuda.allocate(64)
-    memset = ("cudaMemsetAsync", place, 0, c_size_t(64), cuda.stream)
+    address = cuda.allocate(64)
+    memset = ("cudaMemsetAsync", address, 0, c_size_t(64), cuda.stream)
     graph = Graph(cuda, lambda: cuda.status(*memset))
     assert graph.launch() == 0
-    cuda.call("cudaFree", place)
+    cuda.call("cudaFree", address)
     assert graph.launch() == ILLEGAL_ADDRESS
 
 

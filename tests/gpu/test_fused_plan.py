@@ -1,15 +1,13 @@
 """Steps whose convolutions sum for the norm beside them, and apply it, each way forced: numbers,
 what is refused, and what a step of a preset asks of the device."""
 
-import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rn50.launch.doctor import MOST_OFF
-from tests.gpu.test_plan import answer_of, distance, moved_megabytes
+from tests.gpu.runs import Body
+from tests.gpu.test_plan import distance, moved_megabytes
 
 pytestmark = pytest.mark.slow
 LAYERS = 53
@@ -18,24 +16,11 @@ STEM = 1
 LAST = 1
 """Averaged: no convolution's gradient leads to it."""
 PROJECTIONS = 4
-"""Without ReLU."""
+"""They have no ReLU."""
 BACK = LAYERS - STEM - LAST - PROJECTIONS
 INNER = 32
 """Norms that one convolution alone reads: two a block."""
-Body = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def body(fake_environment: Path, emulated: Path) -> Body:
-    def start(capability: str, computes: bool = True, **options: Any) -> dict[str, Any]:
-        environment = {
-            "FAKECUDA_CAPABILITY": capability,
-            "FAKECUDA_COMPUTE": str(int(computes)),
-            "FAKECUDA_KERNELS": str(emulated),
-        }
-        return answer_of((), options, **(dict(os.environ) | environment))
-
-    return start
+CAPABILITY = "FAKECUDA_CAPABILITY"
 
 
 def graphs_of(answer: dict[str, Any]) -> dict[str, int]:
@@ -63,7 +48,9 @@ def test_losses_are_the_cpus_step_for_step(
     norms: str, capability: str, patterns: int, body: Body
 ) -> None:
     """A GPU without the engines runs our own kernels, and nothing is wrong."""
-    answer = body(capability, do="losses", dtype="float16", layout="NHWC", norms=norms)
+    environment = {CAPABILITY: capability}
+    options = {"do": "losses", "dtype": "float16", "layout": "NHWC"}
+    answer = body(environment, norms=norms, **options)
     assert distance(answer) <= MOST_OFF["float16"]
     assert len(graphs_of(answer)) == patterns
     assert "calls that are not deterministic" not in answer["counts"]
@@ -72,14 +59,15 @@ def test_losses_are_the_cpus_step_for_step(
 
 def test_gradients_are_as_exact_as_with_cudnns_norms(body: Body) -> None:
     """Losses of units that begin as the identity say little of backward."""
-    ways = ["CUDNN", "OWN", "EPILOGUE", "MAIN_LOOP"]
-    shares = body("9.0", do="distances", ways=ways)["shares"]
+    kinds = ["CUDNN", "OWN", "EPILOGUE", "MAIN_LOOP"]
+    shares = body({CAPABILITY: "9.0"}, do="distances", kinds=kinds)["shares"]
     print(shares)
     assert max(shares.values()) < 1.5 * shares["CUDNN"]
 
 
 def test_float32_runs_by_our_own_kernels(body: Body) -> None:
-    answer = body("9.0", do="losses", dtype="float32", layout="NHWC", norms="MAIN_LOOP")
+    options = {"do": "losses", "dtype": "float32", "layout": "NHWC"}
+    answer = body({CAPABILITY: "9.0"}, norms="MAIN_LOOP", **options)
     assert distance(answer) <= MOST_OFF["float32"]
     assert graphs_of(answer) == {}
 
@@ -103,8 +91,7 @@ def test_a_step_of_a_preset_says_how_its_norms_run(
     body: Body,
 ) -> None:
     answer = body(
-        "9.0",
-        computes=False,
+        {CAPABILITY: "9.0", "FAKECUDA_COMPUTE": "0"},
         do="count",
         preset="dgxh100_8",
         overrides=["comm.groups=single"],

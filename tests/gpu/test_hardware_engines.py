@@ -43,9 +43,9 @@ def test_every_graph_of_the_network_has_its_rows(
     fused = [row for row in rows if "sums" in row[2] or "norm" in row[2]]
     plain = [row for row in rows if row not in fused]
     assert rows == fused + plain
-    taken = {row[0] for row in fused if row[3] != "none"}
+    taken_layers = {row[0] for row in fused if row[3] != "none"}
     layers = {row[0]: row[1] for row in plain}
     assert sum(layers.values()) == 53
     stem = {name for name in layers if name.startswith("7x7")}
-    assert taken == (layers.keys() - stem if takes else set())
+    assert taken_layers == (layers.keys() - stem if takes else set())
     assert "none" not in {row[3] for row in plain}

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.config.names import list_presets
 from rn50.launch.doctor import OK, try_library
 from rn50.launch.launchers import LAUNCHERS, build_job
-from rn50.train.capabilities import check_accelerator
 from rn50.train.cuda.code import PLAN_CAPABILITIES, WHEEL, gpu_code, runs
 from tests.waiting import output_of
 
@@ -109,7 +107,7 @@ def test_a_clusters_modules_do_not_come_first(
 def test_without_a_fake_the_installed_libraries_answer(
     start: str, site: Path, modules: Path
 ) -> None:
-    """In place of a driver set-up's stub."""
+    """Set-up's stub is in place of a driver."""
     path = f"{modules}:{Path(sys.prefix) / 'cuda-stub'}"
     loaded = load_libraries(start + ASK, PATH=os.environ["PATH"], LD_LIBRARY_PATH=path)
     assert loaded["said"] == {
@@ -158,11 +156,6 @@ def test_every_launcher_starts_ranks_that_find_their_libraries(
 def test_the_wheel_holds_the_machine_code_that_the_program_says(site: Path) -> None:
     machine_code = architectures(site / "mxnet" / "libmxnet.so")
     assert machine_code == WHEEL
-
-
-@pytest.mark.parametrize("name", list_presets())
-def test_every_presets_accelerator_runs_it(name: str) -> None:
-    check_accelerator(load(name).run)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +231,7 @@ def test_environment_json_names_gpu_driver_and_libraries(
         "record = describe_environment(build_job(run, 'mpirun', ())[1], 'mpirun', ())\n"
         "print(json.dumps(to_dict(record)))"
     )
-    text = output_of(
+    record = output_of(
         [sys.executable, "-c", code],
         env=os.environ | {"FAKECUDA_NAME": "NVIDIA A100-SXM4-80GB"},
         timeout=120,
@@ -249,4 +242,4 @@ def test_environment_json_names_gpu_driver_and_libraries(
         "nvidia-cudnn-cu11",
         "nvidia-nccl-cu12",
     ):
-        assert named in text
+        assert named in record

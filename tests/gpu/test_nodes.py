@@ -75,7 +75,9 @@ def counts_of_ranks(out: Path) -> list[dict[str, int]]:
     reports = [json.loads(path.read_text()) for path in out.glob("fake.*")]
     assert all(report["errors"] == [] for report in reports)
     counts = [report["counts"] for report in reports]
-    of_ranks = [each for each in counts if "nccl" in " ".join(each)]
+    of_ranks = [
+        rank_counts for rank_counts in counts if "nccl" in " ".join(rank_counts)
+    ]
     assert len(of_ranks) == 4
     return of_ranks
 
@@ -94,14 +96,14 @@ def test_sums_over_two_nodes_are_the_plain_sums(
     run_on_two_nodes(root / "tests" / "ranks" / "sum_body.py", tmp_path, *overrides)
     of_sums, _ = map(float, (tmp_path / "worst.txt").read_text().split())
     assert of_sums < limit  # the statistics' kernels compute nothing on the fake
-    for each in counts_of_ranks(tmp_path):
+    for rank_counts in counts_of_ranks(tmp_path):
         if TORUS[0] in overrides:  # within a node, between nodes, within a node
-            assert each["ncclReduceScatter over 2"] > 0
-            assert each["ncclAllReduce over 2"] > 0
-            assert each["ncclAllGather over 2"] > 0
+            assert rank_counts["ncclReduceScatter over 2"] > 0
+            assert rank_counts["ncclAllReduce over 2"] > 0
+            assert rank_counts["ncclAllGather over 2"] > 0
         else:
-            assert each["ncclAllReduce over 4"] > 0
-            assert "ncclReduceScatter" not in each
+            assert rank_counts["ncclAllReduce over 4"] > 0
+            assert "ncclReduceScatter" not in rank_counts
 
 
 def run_over_mpi(program: Path, out: Path, *overrides: str) -> None:
@@ -115,7 +117,7 @@ def run_over_mpi(program: Path, out: Path, *overrides: str) -> None:
         "FAKECUDA_LAZY": "1",
     }
     names = [*passed, "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH"]
-    variables = [word for name in names for word in ("-x", name)]
+    variables = [part for name in names for part in ("-x", name)]
     mpirun = ["mpirun", "--allow-run-as-root", "--host", "h1:2,h2:2", "-np", "4"]
     rank = [sys.executable, str(program), str(out / "config.yaml"), str(out)]
     output_of(
@@ -143,10 +145,10 @@ def test_hierarchical_sums_within_hosts_by_nccl_and_between_them_by_mpi(
     run_over_mpi(body, tmp_path, "comm.algorithm=hierarchical", *overrides)
     of_sums, _ = map(float, (tmp_path / "worst.txt").read_text().split())
     assert of_sums < limit
-    for each in counts_of_ranks(tmp_path):
-        assert each["ncclReduceScatter over 2"] > 0
-        assert each["ncclAllGather over 2"] > 0
-        assert "ncclAllReduce" not in each
+    for rank_counts in counts_of_ranks(tmp_path):
+        assert rank_counts["ncclReduceScatter over 2"] > 0
+        assert rank_counts["ncclAllGather over 2"] > 0
+        assert "ncclAllReduce" not in rank_counts
 
 
 @pytest.mark.parametrize(
@@ -172,9 +174,9 @@ def test_updates_by_our_own_kernels_are_those_of_the_plain_sums(
     of_weights, of_statistics = map(float, (tmp_path / "worst.txt").read_text().split())
     assert of_weights < limit
     assert of_statistics < 1e-4
-    for each in counts_of_ranks(tmp_path):
-        assert each["kernels of our own that ran"] > 10
-        assert "kernels not computed" not in each
+    for rank_counts in counts_of_ranks(tmp_path):
+        assert rank_counts["kernels of our own that ran"] > 10
+        assert "kernels not computed" not in rank_counts
 
 
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
@@ -206,5 +208,5 @@ def test_a_float16_run_on_a_torus_reaches_its_target(
     )
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["status"], result["ranks"], result["epochs"]) == ("success", 4, 2)
-    for each in counts_of_ranks(tmp_path):
-        assert each["ncclReduceScatter over 2"] > 0
+    for rank_counts in counts_of_ranks(tmp_path):
+        assert rank_counts["ncclReduceScatter over 2"] > 0

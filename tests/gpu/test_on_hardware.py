@@ -46,17 +46,17 @@ SMALL = (
 
 def tables(page: Path, parts: str) -> dict[str, list[list[str]]]:
     """Rows of the CSV of these parts."""
-    words = [str(page), *shlex.split(OPTIONS), "--parts", parts, *SMALL]
-    command = [sys.executable, "-m", "tests.gpu.on_hardware", *words]
+    arguments = [str(page), *shlex.split(OPTIONS), "--parts", parts, *SMALL]
+    command = [sys.executable, "-m", "tests.gpu.on_hardware", *arguments]
     done = finished(command, cwd=ROOT, timeout=8 * ALL_S)
     print(done.stderr[-2000:])
     print(page.read_text())
     assert done.returncode == 0
-    found = {}
+    contents = {}
     for name in parts.split(","):
         with (page.with_suffix("") / f"{name}.csv").open(newline="") as file:
-            _, *found[name] = csv.reader(file)
-    return found
+            _, *contents[name] = csv.reader(file)
+    return contents
 
 
 @pytest.fixture
@@ -71,24 +71,24 @@ def computing(
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 def test_a_part_has_its_limit_and_several_gpus_come_first(gpus: int) -> None:
     """One GPU ends within the promised minutes; several GPUs leave out the last parts."""
-    found = list(sections(BATCHES, "dgxh100_8", Path("results/gpu"), gpus))
-    limits_s = [part.patience_s for section in found for part in section.parts]
-    assert len({section.name for section in found}) == len(found)
+    page_sections = list(sections(BATCHES, "dgxh100_8", Path("results/gpu"), gpus))
+    limits_s = [part.patience_s for section in page_sections for part in section.parts]
+    assert len({section.name for section in page_sections}) == len(page_sections)
     assert sum(limits_s) <= ALL_S * (1 + (gpus > 1) / 3)
-    assert (found[0].name == "nccl") == (gpus > 1)
-    names = [section.name for section in found][-10:]
+    assert (page_sections[0].name == "nccl") == (gpus > 1)
+    names = [section.name for section in page_sections][-10:]
     assert names[:4] == ["calls", "engines", "norms", "ways"]
 
 
 def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.md"
-    found = tables(
+    contents = tables(
         page, "machine,calls,engines,norms,ways,spin,steps,memory,deterministic"
     )
-    machine = dict(found["machine"])
+    machine = dict(contents["machine"])
     assert "fake" in machine
     assert re.fullmatch(r"[\d,]+ GB/s", machine["copy"])
-    calls = [row for row in found["calls"] if row[3]]
+    calls = [row for row in contents["calls"] if row[3]]
     for batch in ("2", "3"):
         of_batch = [row for row in calls if row[1] == batch]
         assert len(of_batch) > 90
@@ -96,15 +96,15 @@ def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
         forward = [int(row[6]) for row in of_batch if "ConvolutionForward" in row[3]]
         assert sorted(filters) == sorted(forward)
         assert min(filters) > 0
-    assert [row[0] for row in found["spin"]] == ["0", "1", "8"]
-    ways = [row[:3] for row in found["steps"]]
-    assert ["through Horovod", "2", "1.0"] in ways
-    assert len(ways) == 9
-    capabilities = {row[2] for row in found["ways"]}
+    assert [row[0] for row in contents["spin"]] == ["0", "1", "8"]
+    step_rows = [row[:3] for row in contents["steps"]]
+    assert ["through Horovod", "2", "1.0"] in step_rows
+    assert len(step_rows) == 9
+    capabilities = {row[2] for row in contents["ways"]}
     assert capabilities == {"9.0"}
-    assert {row[0] for row in found["memory"]} == {"LAZY", "EAGER"}
-    first = found["deterministic"][:2]
-    second = found["deterministic"][2:]
+    assert {row[0] for row in contents["memory"]} == {"LAZY", "EAGER"}
+    first = contents["deterministic"][:2]
+    second = contents["deterministic"][2:]
     assert first == second
     page_text = page.read_text()
     assert all(f"| all | {batch} |" in page_text for batch in (2, 3))
@@ -133,18 +133,18 @@ def test_two_gpus_are_summed_compared_and_resumed(
     computing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKECUDA_DEVICES", "2")
-    found = tables(tmp_path / "page.md", "nccl,groups,resume")
-    nccl, peers = found["nccl"]
+    contents = tables(tmp_path / "page.md", "nccl,groups,resume")
+    nccl, peers = contents["nccl"]
     assert nccl[:2] == ["NCCL over 2 GPUs", "ok"]
     assert peers[:2] == ["peer access", "ok"]
-    assert [row[0] for row in found["groups"]] == [
+    assert [row[0] for row in contents["groups"]] == [
         "single, 2 GPUs",
         "equal_bytes(8), 2 GPUs",
     ]
-    assert all(float(row[2]) > 0 for row in found["groups"])
-    once, again = found["resume"]
+    assert all(float(row[2]) > 0 for row in contents["groups"])
+    once, resumed = contents["resume"]
     assert "epochs=1" in once[-1]
-    assert "epochs=2" in again[-1]
+    assert "epochs=2" in resumed[-1]
 
 
 def test_calls_are_summed_by_kind_and_engines_by_the_fastest() -> None:
@@ -201,10 +201,10 @@ def test_bytes_of_a_step_are_those_that_predict_prices(
     rows, failure = outcome(Part(("calls", "208"), 360), options)
     assert not failure
     counted = sum(row[5] for row in rows) / 208 / 1e6
-    about = load_system("dgxh100_own").performance
-    assert about is not None
-    assert about.bytes_per_image is not None
-    assert 0 < counted - about.bytes_per_image / 1e6 < 5
+    performance = load_system("dgxh100_own").performance
+    assert performance is not None
+    assert performance.bytes_per_image is not None
+    assert 0 < counted - performance.bytes_per_image / 1e6 < 5
 
 
 def test_a_part_that_fails_or_hangs_says_so_and_none_begins_too_late(
@@ -225,14 +225,16 @@ def test_a_part_that_fails_or_hangs_says_so_and_none_begins_too_late(
 def test_ranks_of_two_gpus_that_nccl_refuses_are_told_in_its_words(
     fake_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+    nccl_message = (
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+    )
     monkeypatch.setenv("FAKECUDA_DEVICES", "2")
-    monkeypatch.setenv("FAKECUDA_NCCL_REFUSES", words)
-    ((check, result, found),), failure = outcome(Part(("nccl",), 300, alone=False))
+    monkeypatch.setenv("FAKECUDA_NCCL_REFUSES", nccl_message)
+    ((check, result, message),), failure = outcome(Part(("nccl",), 300, alone=False))
     assert not failure
     assert (check, result) == ("NCCL over 2 GPUs", "failed")
-    assert words in found
-    assert "NCCL_DEBUG" in found
+    assert nccl_message in message
+    assert "NCCL_DEBUG" in message
 
 
 def test_a_sum_that_is_wrong_is_no_success(
@@ -240,6 +242,6 @@ def test_a_sum_that_is_wrong_is_no_success(
 ) -> None:
     monkeypatch.setenv("FAKECUDA_DEVICES", "2")
     monkeypatch.setenv("FAKECUDA_NCCL_DROPS", "1")
-    ((_, result, found),), _ = outcome(Part(("nccl",), 300, alone=False))
+    ((_, result, message),), _ = outcome(Part(("nccl",), 300, alone=False))
     assert result == "failed"
-    assert "wrong sums" in found
+    assert "wrong sums" in message

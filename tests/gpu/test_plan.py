@@ -3,10 +3,7 @@
 Streams are lazy wherever numbers are looked at: what a wait is missing for is missing from them.
 """
 
-import json
-import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,49 +13,15 @@ import pytest
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.launch.doctor import MOST_OFF
-from tests.gpu.runs import HALF, ONE_RANK, SHORT, GpuRun
-from tests.waiting import output_of
+from tests.gpu.runs import HALF, ONE_RANK, SHORT, Body, GpuRun, answer_of
 
 pytestmark = pytest.mark.slow
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 MEGABYTE = 1e6
 BOTH_NORMS = pytest.mark.parametrize("norms", ["CUDNN", "OWN"])
-Body = Callable[..., dict[str, Any]]
-
-
-def answer_of(
-    before: Sequence[str], options: dict[str, Any], **environment: str
-) -> dict[str, Any]:
-    """What plan_body.py prints. `before`: the launcher's words."""
-    printed = output_of(
-        [*before, sys.executable, str(HERE / "plan_body.py"), json.dumps(options)],
-        env=os.environ | {"FAKECUDA_LAZY": "1", "PYTHONPATH": str(ROOT)} | environment,
-        cwd=ROOT,
-        timeout=600,
-    )
-    line = printed.splitlines()[-1]  # horovodrun puts its rank before it
-    answer: dict[str, Any] = json.loads(line[line.index("{") :])
-    assert answer["errors"] == []
-    return answer
-
-
-@pytest.fixture
-def body(fake_environment: Path, emulated: Path) -> Body:
-    """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
-
-    def start(
-        environment: dict[str, str] | None = None, **options: Any
-    ) -> dict[str, Any]:
-        return answer_of(
-            (), options, FAKECUDA_KERNELS=str(emulated), **(environment or {})
-        )
-
-    return start
 
 
 def distance(answer: dict[str, Any]) -> float:
-    """Of the GPU's losses and the CPU's, as a share of the first."""
+    """The largest difference of the GPU's losses and the CPU's, as a share of the first."""
     expected = np.array(answer["cpu"])
     errors = np.abs(np.array(answer["gpu"]) - expected)
     share = float(errors.max() / expected[0])
@@ -111,8 +74,8 @@ def test_the_float16_presets_have_two_networks() -> None:
 def test_a_step_is_the_same_with_graphs_and_whenever_streams_work(
     norms: str, body: Body
 ) -> None:
-    """As late as they may, as early, and in turns that are drawn."""
-    first, *others = (
+    """Streams work as late as they may, as early, and in turns that are drawn."""
+    first, *repeats = (
         body(
             {"FAKECUDA_GRAPHS": graphs, "FAKECUDA_LAZY": lazy},
             do="losses",
@@ -122,7 +85,7 @@ def test_a_step_is_the_same_with_graphs_and_whenever_streams_work(
         )["gpu"]
         for graphs, lazy in ("01", "11", "10", "12")
     )
-    assert others == [first] * 3
+    assert repeats == [first] * 3
 
 
 @BOTH_NORMS
@@ -166,27 +129,27 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(
     gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_for_real(monkeypatch, emulated)
-    words = (*TINY, *HALF, "batch.per_rank=20")
-    whole = gpu_run(*words, computed=True)
-    first = gpu_run(*words, "limits.epochs=1", computed=True)
-    again = gpu_run(
-        *words,
+    settings = (*TINY, *HALF, "batch.per_rank=20")
+    uninterrupted = gpu_run(*settings, computed=True)
+    first = gpu_run(*settings, "limits.epochs=1", computed=True)
+    resumed = gpu_run(
+        *settings,
         "limits.epochs=null",
         config=str(first.out / "config.yaml"),
         resume=first.out,
         computed=True,
     )
-    assert again.result["weights_digest"] == whole.result["weights_digest"]
-    assert whole.result["weights_digest"] != first.result["weights_digest"]
-    assert whole.result["eval_accuracy"] > 0.3  # of four classes
+    assert resumed.result["weights_digest"] == uninterrupted.result["weights_digest"]
+    assert uninterrupted.result["weights_digest"] != first.result["weights_digest"]
+    assert uninterrupted.result["eval_accuracy"] > 0.3  # of four classes
 
 
 def test_an_overflow_of_a_dynamic_scale_is_skipped(
     gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_for_real(monkeypatch, emulated)
-    words = (*TINY, *HALF, "model.loss_scale=dynamic(16777216)", "log.every=1 steps")
-    done = gpu_run(*words, "limits.epochs=1", computed=True)
+    settings = (*TINY, *HALF, "model.loss_scale=dynamic(16777216)", "log.every=1 steps")
+    done = gpu_run(*settings, "limits.epochs=1", computed=True)
     scales = [point["loss_scale"] for point in done.log_points]
     assert scales[0] == 16777216
     assert scales[-1] < 16777216 / 8
@@ -209,13 +172,13 @@ def test_a_step_of_a_preset_stays_within_its_bounds(
     }
     options = {"do": "count", "preset": preset, "overrides": [f"comm.groups={groups}"]}
     answer = body(environment, **options)
-    each = answer["each"]
+    per_step = answer["each"]
     gigabytes = answer["peak_bytes"] / 1e9
     assert moved_megabytes(answer) <= 279
-    assert each.get("layout conversions", 0) == 0
-    assert each["launches"] <= answer["groups"] + 3
-    assert each["host waits"] <= 1 + answer["groups"]
-    assert each.get("cudaMalloc", 0) == 0
+    assert per_step.get("layout conversions", 0) == 0
+    assert per_step["launches"] <= answer["groups"] + 3
+    assert per_step["host waits"] <= 1 + answer["groups"]
+    assert per_step.get("cudaMalloc", 0) == 0
     assert preset != "dgx1_8" or gigabytes < 14
     without_graphs = {**environment, "FAKECUDA_GRAPHS": "0"}
     eager = body(without_graphs, **options)["each"]
@@ -231,7 +194,7 @@ def moved_megabytes(answer: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("preset", "capability", "memory_gib", "batch", "most"),
+    ("preset", "capability", "memory_gib", "batch", "most_calls"),
     [
         ("dgx1_8", "7.0", "16", 208, 390),
         ("dgxh100_8", "9.0", "80", 400, 390),
@@ -239,7 +202,12 @@ def moved_megabytes(answer: dict[str, Any]) -> float:
     ],
 )
 def test_norms_of_our_own_stay_within_their_bounds(
-    preset: str, capability: str, memory_gib: str, batch: int, most: int, body: Body
+    preset: str,
+    capability: str,
+    memory_gib: str,
+    batch: int,
+    most_calls: int,
+    body: Body,
 ) -> None:
     answer = body(
         {
@@ -253,10 +221,10 @@ def test_norms_of_our_own_stay_within_their_bounds(
         overrides=["comm.groups=single", f"batch.per_rank={batch}"],
         norms="OWN",
     )
-    each = answer["each"]
-    print(each["launches"], each["cudnn calls"])
+    per_step = answer["each"]
+    print(per_step["launches"], per_step["cudnn calls"])
     assert moved_megabytes(answer) <= 346
-    assert each["launches"] + each["cudnn calls"] <= most
+    assert per_step["launches"] + per_step["cudnn calls"] <= most_calls
     assert preset != "dgx1_8" or answer["peak_bytes"] < 9.7e9
 
 

@@ -33,7 +33,7 @@ def overlay(run: Run) -> dict[str, object]:
         }
         for change in run.batch.changes
     ]
-    found: dict[str, object] = {
+    settings: dict[str, object] = {
         "system.nodes": 1,
         "system.ranks_per_node": 1,
         "data.train_samples": TRAIN_SAMPLES,
@@ -45,14 +45,14 @@ def overlay(run: Run) -> dict[str, object]:
         "checkpoint.enabled": False,
     }
     if run.batch.reference is not None:
-        found["batch.reference"] = run.batch.per_rank
+        settings["batch.reference"] = run.batch.per_rank
     if run.comm.algorithm.startswith(("torus_2d", "hierarchical")):
-        found["comm.algorithm"] = "auto"  # they need two nodes: test_nodes.py
-    return found
+        settings["comm.algorithm"] = "auto"  # they need two nodes: test_nodes.py
+    return settings
 
 
 ON_HOPPER = ("abci_2048_open", "dgx1_8", "dgxa100_n128", "sony_4096")
-"""Of each update rule and layout in float16 one."""
+"""One preset of each update rule and layout in float16."""
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ ON_HOPPER = ("abci_2048_open", "dgx1_8", "dgxa100_n128", "sony_4096")
 def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     name: str, hopper: bool, gpu_run: GpuRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On its own accelerator, and some in float16 on an H100 as well."""
+    """It runs on its own accelerator, and some in float16 on an H100 as well."""
     run = load(name).run
     overlaid = overlay(run)
     capability = run.system.compute_capability or 8.0
@@ -71,8 +71,8 @@ def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", f"{capability}")
     if memory := re.search(r"(\d+) GB", run.system.accelerator):
         monkeypatch.setenv("FAKECUDA_MEMORY_GIB", memory[1])
-    words = [f"{key}={json.dumps(value)}" for key, value in overlaid.items()]
-    done = gpu_run(*words, config=name, accuracy=[0.99])
+    settings = [f"{key}={json.dumps(value)}" for key, value in overlaid.items()]
+    done = gpu_run(*settings, config=name, accuracy=[0.99])
     assert done.result["status"] == "success"
     assert done.result["epochs"] == build_plan(run).eval_epochs[0]
     # our kernels, by the real compiler

@@ -13,11 +13,11 @@ from tests.waiting import finished
 def test_ptxas_assembles_every_kernel_without_spills(
     capability: tuple[int, int], kernels: str, site: Path, tmp_path: Path
 ) -> None:
-    text = tmp_path / "device.ptx"
-    text.write_bytes(compile_ptx(site, kernels, capability))
+    ptx_file = tmp_path / "device.ptx"
+    ptx_file.write_bytes(compile_ptx(site, kernels, capability))
     ptxas = site / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
     architecture = "-arch=sm_{}{}".format(*capability)
-    command = (ptxas, architecture, "-v", text, "-o", tmp_path / "device.cubin")
+    command = (ptxas, architecture, "-v", ptx_file, "-o", tmp_path / "device.cubin")
     done = finished(command)
     assert done.returncode == 0, done.stderr
     spilled = re.findall(

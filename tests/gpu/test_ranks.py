@@ -106,14 +106,22 @@ def test_two_ranks_sum_over_nccl_and_one_of_them_may_idle(gpu_run: GpuRun) -> No
 def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(
     gpu_run: GpuRun,
 ) -> None:
-    words = (*BASE, *HALF, "model.loss_scale=dynamic(64)", "checkpoint.every=1 epochs")
-    first = gpu_run(*words, "limits.epochs=1", accuracy=[0.5], overflows=[3])
-    assert first.log_points[-1]["loss_scale"] == 32
-    again = gpu_run(
-        *words, config=str(first.out / "config.yaml"), resume=first.out, accuracy=[0.9]
+    settings = (
+        *BASE,
+        *HALF,
+        "model.loss_scale=dynamic(64)",
+        "checkpoint.every=1 epochs",
     )
-    assert again.result["resumed_after_step"] == 100
-    assert again.log_points[-1]["loss_scale"] == 32
+    first = gpu_run(*settings, "limits.epochs=1", accuracy=[0.5], overflows=[3])
+    assert first.log_points[-1]["loss_scale"] == 32
+    resumed = gpu_run(
+        *settings,
+        config=str(first.out / "config.yaml"),
+        resume=first.out,
+        accuracy=[0.9],
+    )
+    assert resumed.result["resumed_after_step"] == 100
+    assert resumed.log_points[-1]["loss_scale"] == 32
 
 
 def test_the_weights_of_a_float16_model_travel_in_the_groups_of_the_rule(

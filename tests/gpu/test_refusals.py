@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def start_rank(
-    out: Path, *words: str, **environment: str
+    out: Path, *settings: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """`rn50.train` as a launcher starts it, on data that does not exist."""
     return finished(
@@ -31,7 +31,7 @@ def start_rank(
             "model.dtype=float16",
             "data.path=/no/such/data",
             "seed=1",
-            *words,
+            *settings,
         ],
         env=os.environ | environment,
         timeout=120,
@@ -48,7 +48,7 @@ TWO_RANKS = ("system.ranks_per_node=2",)
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "expected"),
+    ("settings", "environment", "expected"),
     [
         ((), B200, "a GPU from 7.0 to 9.0 for the plan expected"),
         (
@@ -60,13 +60,13 @@ TWO_RANKS = ("system.ranks_per_node=2",)
     ],
 )
 def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     environment: dict[str, str],
     expected: str,
     fake_environment: Path,
     tmp_path: Path,
 ) -> None:
-    done = start_rank(tmp_path, *words, **environment)
+    done = start_rank(tmp_path, *settings, **environment)
     assert done.returncode == 3
     record, line = done.stderr.strip().splitlines()
     assert record.startswith("rn50: failure: ")
@@ -79,7 +79,7 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("words", "environment"),
+    ("settings", "environment"),
     [
         ((), {CAPABILITY: "8.9"}),  # Ada runs Ampere's code
         ((), {CAPABILITY: "9.0"}),  # ours
@@ -88,12 +88,12 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
     ],
 )
 def test_a_gpu_that_can_is_taken(
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     environment: dict[str, str],
     fake_environment: Path,
     tmp_path: Path,
 ) -> None:
-    done = start_rank(tmp_path, *words, **environment)
+    done = start_rank(tmp_path, *settings, **environment)
     assert "/no/such/data" in done.stderr  # it came as far as the data
 
 

@@ -83,14 +83,14 @@ def measure(loaded: Loaded, end: str) -> Measured:
         hosts.write_text("".join(f"node{node}\n" for node in nodes))
         command = [sys.executable, "-m", "tests.lab.thin_rank", "launch"]
         command += [str(folder / "config.yaml"), str(out)]
-        with (folder / "launcher.txt").open("w") as text:
+        with (folder / "launcher.txt").open("w") as output:
             launcher = subprocess.Popen(
                 command,
                 cwd=ROOT,
                 env={**os.environ, "RN50_HOSTS": str(hosts)},
                 stdin=subprocess.DEVNULL,
-                stdout=text,
-                stderr=text,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,  # Ctrl-C reaches the driver alone
             )
         try:

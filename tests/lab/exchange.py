@@ -1,4 +1,4 @@
-"""In the place of Horovod's collectives between thin ranks: sums by one hub.
+"""Sums by one hub, in the place of Horovod's collectives between thin ranks.
 
 The hub is the driver's, so that its work counts as neither the launcher's nor the ranks'.
 """
@@ -62,7 +62,7 @@ class Exchange:
     def __init__(self, out: Path, ranks: int) -> None:
         raise_open_files()
         self.pids: dict[int, int] = {}
-        """Of the ranks that have joined."""
+        """The processes of the ranks that have joined."""
         self.sums: list[list[float]] = []
         """What each sum came to."""
         self.gone_s: float | None = None

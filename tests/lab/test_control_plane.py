@@ -15,12 +15,12 @@ def measured(data: Path, results: Path, ranks: int, end: str) -> Measured:
 
 def test_each_end_of_a_job(smoke_data: Path, tmp_path: Path) -> None:
     on_eight_ranks = partial(measured, smoke_data, tmp_path, 8)
-    killed, stopped, asked = map(on_eight_ranks, ENDS)
+    killed, stopped, interrupted = map(on_eight_ranks, ENDS)
     assert killed.named
     assert stopped.named
-    assert asked.named is None
+    assert interrupted.named is None
     assert "its process is stopped" in stopped.reason
-    assert "stopped by Ctrl-C" in asked.reason
+    assert "stopped by Ctrl-C" in interrupted.reason
 
 
 def test_totals_grow_no_faster_than_ranks(smoke_data: Path, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
 @pytest.fixture
 def outside(rn50: Rn50, box: Box, smoke_data: Path) -> Path:
     """The folder of a run outside the container."""
-    places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-    rn50.output("launch", "smoke", "seed=1", *places, "data.synthetic={}")
+    settings = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+    rn50.output("launch", "smoke", "seed=1", *settings, "data.synthetic={}")
     return rn50.run_folder()
 
 
@@ -77,10 +77,10 @@ def test_the_log_is_the_one_from_outside(box: Box, outside: Path) -> None:
     inside = box.newest()
     assert contents(inside / "result_0.txt") == contents(outside / "result_0.txt")
     assert check_officially(inside / "result_0.txt", "4.0.0").messages == ()
-    then = read_json(outside / "result.json")
-    now = read_json(inside / "result.json")
+    outside_result = read_json(outside / "result.json")
+    inside_result = read_json(inside / "result.json")
     for key in ("weights_digest", "eval_accuracy", "epochs"):
-        assert now[key] == then[key]
+        assert inside_result[key] == outside_result[key]
 
 
 def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
@@ -111,10 +111,10 @@ def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -
     for line in started.stdout:
         if line.startswith("  epoch"):
             break
-    begun = time.monotonic()
+    begun_s = time.monotonic()
     finished([ENGINE, "stop", "-t", "60", name], check=True)
     _, err = started.communicate(timeout=60)
-    assert time.monotonic() - begun < 60  # not killed
+    assert time.monotonic() - begun_s < 60  # not killed
     assert started.returncode not in (0, 137), err
     folder = box.newest("stopped")
     assert read_json(folder / "result.json")["status"] == "aborted"

@@ -12,7 +12,7 @@ from tests.waiting import finished, output_of
 NETLAB = Path(__file__).with_name("netlab.sh")
 RATE_MBIT = 200
 STEPS = {"ring": 6, "recursive_doubling": 2}
-"""Of an allreduce on four ranks, one after another."""
+"""The steps of an allreduce on four ranks, one after another."""
 
 
 @mpi.NEEDED
@@ -40,5 +40,5 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
         assert rows[algorithm, 4000]["ms"]["min"] > steps * delay_us / 1e3
     # a burst of tbf's is free
     assert rows["ring", 1_000_000]["bus_mb_per_s"] < RATE_MBIT / 8 * 1.6
-    left = finished(["ip", "netns", "list"])
-    assert "rn50-h" not in left.stdout
+    namespaces = finished(["ip", "netns", "list"])
+    assert "rn50-h" not in namespaces.stdout

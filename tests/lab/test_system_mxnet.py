@@ -41,10 +41,10 @@ def other_python(tmp_path: Path) -> Path:
         pytest.skip(
             f"a Python in a folder of its own expected, to copy it, found {base}"
         )
-    other = tmp_path / "python"
+    python_folder = tmp_path / "python"
     ours = Path(sysconfig.get_path("platlib"))
-    shutil.copytree(base, other, symlinks=True)
-    site = other / ours.relative_to(sys.prefix)
+    shutil.copytree(base, python_folder, symlinks=True)
+    site = python_folder / ours.relative_to(sys.prefix)
     for path in site.iterdir():
         if not path.name.startswith(STANDARD):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -60,13 +60,13 @@ def other_python(tmp_path: Path) -> Path:
     for library in (built / "python/mxnet").glob("lib*.so*"):
         library.rename(built / "lib" / library.name)
     (site / "built.pth").write_text(f"{built / 'python'}\n")
-    about = site / "site_mxnet-1.9.1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(
+    dist_info = site / "site_mxnet-1.9.1.dist-info"
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: site-mxnet\nVersion: 1.9.1\n"
     )
-    (about / "top_level.txt").write_text("mxnet\n")
-    return other / "bin" / f"python3.{sys.version_info.minor}"
+    (dist_info / "top_level.txt").write_text("mxnet\n")
+    return python_folder / "bin" / f"python3.{sys.version_info.minor}"
 
 
 def test_a_run_with_the_mxnet_that_is_there(
@@ -76,7 +76,7 @@ def test_a_run_with_the_mxnet_that_is_there(
     smoke_data: Path,
     tmp_path: Path,
 ) -> None:
-    places = ("launch", "smoke", "seed=1", f"data.path={smoke_data}")
+    launch = ("launch", "smoke", "seed=1", f"data.path={smoke_data}")
     expected = read_json(smoke_run("gloo") / "result.json")["weights_digest"]
     checkout = tmp_path / "checkout"
     environment = tmp_path / "environment"
@@ -88,7 +88,7 @@ def test_a_run_with_the_mxnet_that_is_there(
     )
     for launcher in ("mpirun", "gloo"):
         results = tmp_path / launcher
-        command = (environment / "bin/rn50", *places, f"system.results={results}")
+        command = (environment / "bin/rn50", *launch, f"system.results={results}")
         subprocess.run([*command, "--launcher", launcher], cwd=checkout, check=True)
         (folder,) = results.glob("*/*")
         assert read_json(folder / "result.json")["weights_digest"] == expected

@@ -49,8 +49,8 @@ class Forked(Launcher):
 
     def command(self, job: Job) -> list[str]:
         module = [sys.executable, "-m", "tests.lab.thin_rank"]
-        places = [str(job.ranks), str(job.ranks_per_node)]
-        return [*module, *places, *job.command]
+        sizes = [str(job.ranks), str(job.ranks_per_node)]
+        return [*module, *sizes, *job.command]
 
     def is_installed(self) -> bool:
         return True
@@ -83,7 +83,7 @@ def count_opens() -> list[str]:
 
 
 def train(context: RunContext, opened: list[str]) -> None:
-    """In the place of training: runs until it is asked to stop."""
+    """What a rank does in the place of training: it runs until it is asked to stop."""
     process = context.process
     plan = context.plan
     with context.timeline.span("build pipelines"):

@@ -57,7 +57,7 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("step", "checkpoint", "launcher", "place"),
+    ("step", "checkpoint", "launcher", "position"),
     [
         (0, None, None, "at step 0 (no checkpoint)"),
         (120, 100, None, f"at step 120 (checkpoint of step 100, {GIVEN_UP})"),
@@ -65,12 +65,16 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     ],
 )
 def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
-    tmp_path: Path, step: int, checkpoint: int | None, launcher: str | None, place: str
+    tmp_path: Path,
+    step: int,
+    checkpoint: int | None,
+    launcher: str | None,
+    position: str,
 ) -> None:
     onward = standing(tmp_path, step, checkpoint)
     onward += f" --launcher {launcher}" if launcher else ""
     ending = run_stopped("Ctrl-C", tmp_path, launcher)
-    assert ending.line == f"stopped by Ctrl-C {place}: {tmp_path}{onward}"
+    assert ending.line == f"stopped by Ctrl-C {position}: {tmp_path}{onward}"
     assert rank_failed("why", tmp_path, launcher).what_next == onward
     verb = LAUNCH if checkpoint is None else RESUME
     options = ("--launcher", launcher) if launcher else ()
@@ -95,7 +99,7 @@ def test_the_step_of_a_stop_is_that_which_the_ranks_recorded(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("result", "checkpoint", "words", "override"),
+    ("result", "checkpoint", "phrase", "override"),
     [
         ({"status": "success"}, 40, "target 0.9 reached: accuracy 0.8450", None),
         ({}, 40, "target 0.9 missed", None),
@@ -123,18 +127,18 @@ def test_a_run_that_ended_in_order_says_what_would_take_it_further(
     tmp_path: Path,
     result: dict[str, Any],
     checkpoint: int | None,
-    words: str,
+    phrase: str,
     override: str | None,
 ) -> None:
     standing(tmp_path, 40, checkpoint)
-    whole: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "status": "aborted",
         "eval_accuracy": 0.845,
         "target": 0.9,
         "epochs": 8,
     } | result
-    ending = run_ended(Result(**whole), tmp_path)
-    assert words in ending.line
+    ending = run_ended(Result(**fields), tmp_path)
+    assert phrase in ending.line
     assert isinstance(ending.next, Next) == ("stopped" in result)
     if override is not None:  # what it says can be typed
         assert shlex.split(str(ending.next))[-1] == override
@@ -173,32 +177,32 @@ def test_a_folder_that_was_moved_goes_on_by_the_command_that_is_told(
     onward = rank_failed("why", tmp_path / "run", "gloo", loaded).next
     assert isinstance(onward, Next)
     (tmp_path / "config.yaml").write_text(loaded.to_yaml())
-    words = [word for word in onward.options if "=" in word]
+    overrides = [override for override in onward.options if "=" in override]
     assert (onward.verb, onward.folder) == (RESUME, "FOLDER")
-    now = load_recorded(tmp_path / "config.yaml", words, recorded.RESUME)
-    assert now.to_dict() == loaded.to_dict()
+    reloaded = load_recorded(tmp_path / "config.yaml", overrides, recorded.RESUME)
+    assert reloaded.to_dict() == loaded.to_dict()
 
 
 def test_each_command_of_an_ending_is_understood(tmp_path: Path) -> None:
-    """In the folder of a run, of a job, of one that is gone; with and without a checkpoint."""
+    """The folder is that of a run, of a job, of one that is gone, with and without a checkpoint."""
     from tests.cli.test_pages import leaf  # which skips without git
 
-    places = [tmp_path / name for name in ("a run", "a job", "begun", "gone")]
-    for folder in places[:3]:
+    folders = [tmp_path / name for name in ("a run", "a job", "begun", "gone")]
+    for folder in folders[:3]:
         folder.mkdir()
         standing(folder, 40, None if folder.name == "begun" else 40)
     (tmp_path / "a job/job.sh").touch()
     loaded = load("smoke", ["seed=1", "data.path=/scratch/a set"])
     best = sweep_ended({}, tmp_path, "optimizer.base_lr")
     commands = {str(best.next)}
-    for folder in places:
-        left = Result("aborted", stopped=TIME)
+    for folder in folders:
+        stopped_result = Result("aborted", stopped=TIME)
         for ending in (
             run_stopped("Ctrl-C", folder, "gloo", loaded),
             rank_failed("why", folder, "gloo", loaded),
-            run_ended(left, folder, "gloo"),
+            run_ended(stopped_result, folder, "gloo"),
         ):
-            last = ending.recorded(left)
+            last = ending.recorded(stopped_result)
             commands |= {
                 str(ending.next),
                 str(job_ended("pbs", "1", 1, folder, last).next),

@@ -43,10 +43,6 @@ class DummyScheduler(Scheduler):
         yield f"#DUMMY nodes={run.system.nodes}"
 
 
-def output(*arguments: str) -> str:
-    return CliRunner().invoke(app, arguments).output
-
-
 def test_the_classes_are_those_of_the_table() -> None:
     assert list(LAUNCHERS) == list(choices.LAUNCHERS)
     assert list(SCHEDULERS) == list(choices.SCHEDULERS)
@@ -55,7 +51,8 @@ def test_the_classes_are_those_of_the_table() -> None:
 def test_a_scheduler_is_a_row_and_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEDULERS, "dummy", DummyScheduler())
     monkeypatch.setitem(choices.SCHEDULERS, "dummy", "a test's")
-    script = output("submit", "smoke", "--scheduler", "dummy", "--dry-run")
+    command = ["submit", "smoke", "--scheduler", "dummy", "--dry-run"]
+    script = CliRunner().invoke(app, command).output
     assert "#DUMMY nodes=1" in script
     assert "--launcher gloo" in script
 

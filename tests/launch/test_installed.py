@@ -45,9 +45,9 @@ def test_a_foreign_package_that_does_not_load_is_one_line(tmp_path: Path) -> Non
     (tmp_path / "numpy/__init__.py").write_text(
         "raise ImportError('numpy of another Python')"
     )
-    for words in (["launch", "smoke", "--dry-run"], ["doctor"]):
+    for command in (["launch", "smoke", "--dry-run"], ["doctor"]):
         done = finished(
-            [sys.executable, "-m", "rn50.cli.entry", *words],
+            [sys.executable, "-m", "rn50.cli.entry", *command],
             env=os.environ | {"PYTHONPATH": str(tmp_path)},
         )
         assert done.returncode == 2

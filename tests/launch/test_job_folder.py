@@ -74,10 +74,12 @@ def test_runs_that_have_ended_are_left(
     assert capsys.readouterr().out.count("has ended in a start before") == 2
 
 
-@pytest.mark.parametrize(("retryable", "begun", "code"), [(False, 2, 1), (True, 1, 3)])
+@pytest.mark.parametrize(
+    ("retryable", "begun_runs", "code"), [(False, 2, 1), (True, 1, 3)]
+)
 def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
     retryable: bool,
-    begun: int,
+    begun_runs: int,
     code: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -92,7 +94,7 @@ def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
 
     monkeypatch.setattr("rn50.launch.job.run_plan", fails)
     assert run_job(tmp_path, runs=2) == code
-    assert len(list(tmp_path.glob("run_*"))) == begun
+    assert len(list(tmp_path.glob("run_*"))) == begun_runs
 
 
 def test_a_run_in_a_container_is_judged_by_the_libraries_there(
@@ -122,8 +124,8 @@ def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> Non
     page = read_json(tmp_path / f"systems/{system}.json")
     assert page["number_of_nodes"] == "1"
     assert page["operating_system"] == "Debian"
-    kept = tmp_path / f"results/{system}/resnet/result_0.txt"
-    assert kept.read_text() == "log"
+    kept_log = tmp_path / f"results/{system}/resnet/result_0.txt"
+    assert kept_log.read_text() == "log"
 
 
 def test_a_folder_on_the_nodes_may_be_named_by_their_variable(
@@ -174,6 +176,6 @@ SINGULARITY = [
 def test_what_a_rank_is_started_with(job: list[str], tokens: list[str]) -> None:
     """A list of words, which no shell reads."""
     overrides = ["mounts=[/raid:/raid:ro]", "home=/opt/rn50", *job]
-    words = [f"system.job.{text}" for text in overrides]
-    run = load("smoke", [*words, "data.path=/scratch/rn50_data"]).run
+    settings = [f"system.job.{setting}" for setting in overrides]
+    run = load("smoke", [*settings, "data.path=/scratch/rn50_data"]).run
     assert rank_program(run) == [*tokens, "-m", "rn50.train"]

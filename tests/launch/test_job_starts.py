@@ -53,8 +53,8 @@ def test_a_run_goes_on_as_a_job_which_is_stopped_and_started_again(
     onward = f"rn50 submit --resume {run} data.path={smoke_data}"
     assert first_log.endswith(f"{onward}\n")
 
-    again = finished(["bash", run / "job.sh"], timeout=600)
-    assert again.returncode == 0, log.read_text()
+    second_start = finished(["bash", run / "job.sh"], timeout=600)
+    assert second_start.returncode == 0, log.read_text()
     assert (run / "job.1.log").read_text() == first_log
     assert (run / "exit_code").read_text() == "0\n"
     assert (run / "exit_code.1").read_text() == "143\n"

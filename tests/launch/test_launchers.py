@@ -64,8 +64,8 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
     ],
 )
 def test_a_job_as_each_launcher_takes_it(launcher: str, job: Job, tokens: str) -> None:
-    program, *words = LAUNCHERS[launcher].command(job)
-    assert [Path(program).name, *words] == [*tokens.split(), *COMMAND]
+    program, *arguments = LAUNCHERS[launcher].command(job)
+    assert [Path(program).name, *arguments] == [*tokens.split(), *COMMAND]
 
 
 def test_what_root_adds() -> None:
@@ -74,44 +74,49 @@ def test_what_root_adds() -> None:
     )
 
 
-def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
+OWN = {"RN50_HOSTS": "FILE"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "content"),
+    [
+        ({"PE_HOSTFILE": "FILE"}, b"n1 4 all.q 0,0:0,1\nn1\n\nn2.lab\n"),
+        ({"PBS_NODEFILE": "FILE", "RN50_HOSTS": ""}, b"n1\nn1\nn2.lab\n"),
+        ({"LSB_DJOB_HOSTFILE": "FILE"}, b"n1\nn2.lab\n"),
+        ({"LSB_MCPU_HOSTS": "n1 4 n2.lab 4 n1 1"}, b""),
+        # as users write it
+        (OWN, b"# of our lab\nn1\nn2.lab # the new one\n"),
+        (OWN, b"n1:2\nn2.lab:2\n"),
+        (OWN, b"\xef\xbb\xbfn1\r\nn2.lab\r\n"),
+        (OWN, b"n1 , n2.lab,\n"),
+        (OWN, b"n1 slots=2\n  n2.lab slots=2\n"),
+    ],
+)
+def test_the_hosts_of_an_allocation(
+    variables: dict[str, str], content: bytes, tmp_path: Path
+) -> None:
     file = tmp_path / "hosts"
-    file.write_text("n1 4 all.q 0,0:0,1\nn1\n\nn2\n")
-    assert allocated_hosts({"PE_HOSTFILE": str(file)}) == ("n1", "n2")
-    assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == (
-        "n1",
-        "n2",
-    )
-    assert allocated_hosts({"LSB_DJOB_HOSTFILE": str(file)}) == ("n1", "n2")
-    assert allocated_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 4 n1 1"}) == ("n1", "n2")
+    file.write_bytes(content)
+    environment = {
+        name: value.replace("FILE", str(file)) for name, value in variables.items()
+    }
+    assert allocated_hosts(environment) == ("n1", "n2.lab")
+
+
+def test_without_an_allocation_there_are_no_hosts() -> None:
     assert allocated_hosts({}) == ()
     with refused("RN50_HOSTS: /nowhere: No such file"):
         allocated_hosts({"RN50_HOSTS": "/nowhere"})
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        b"# of our lab\nn1\nn2.lab # the new one\n",
-        b"n1:2\nn2.lab:2\n",
-        b"\xef\xbb\xbfn1\r\nn2.lab\r\n",
-        b"n1 , n2.lab,\n",
-        b"n1 slots=2\n  n2.lab slots=2\n",
-    ],
-)
-def test_a_file_of_hosts_as_users_write_it(text: bytes, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_bytes(text)
-    assert allocated_hosts({"RN50_HOSTS": str(tmp_path / "hosts")}) == ("n1", "n2.lab")
-
-
-@pytest.mark.parametrize(
-    ("line", "found"), [("node[1-2]", r"node\[1-2\]"), ("n2,,n3", "$")]
+    ("line", "quoted"), [("node[1-2]", r"node\[1-2\]"), ("n2,,n3", "$")]
 )
 def test_what_is_no_host_is_refused_by_its_line(
-    line: str, found: str, tmp_path: Path
+    line: str, quoted: str, tmp_path: Path
 ) -> None:
     (tmp_path / "hosts").write_text(f"n1\n\n{line}\n")
-    with refused(f"RN50_HOSTS: .*hosts:3: .*found {found}"):
+    with refused(f"RN50_HOSTS: .*hosts:3: .*found {quoted}"):
         allocated_hosts({"RN50_HOSTS": str(tmp_path / "hosts")})
 
 
@@ -148,7 +153,7 @@ def test_fewer_hosts_than_nodes_are_named(
 
 
 @pytest.mark.parametrize(
-    ("words", "is_bound"),
+    ("arguments", "is_bound"),
     [
         (("dgxa100_8",), True),
         (("dgxa100_8", "system.job.bind=none"), False),
@@ -156,9 +161,9 @@ def test_fewer_hosts_than_nodes_are_named(
     ],
 )
 def test_a_rank_with_a_gpu_is_bound_as_in_a_job(
-    words: tuple[str, ...], is_bound: bool
+    arguments: tuple[str, ...], is_bound: bool
 ) -> None:
-    config, *overrides = words
+    config, *overrides = arguments
     plan = plan_launch(load(config, overrides), Options("gloo"))
     command = plan.job_in("out").command
     assert command[0].endswith("scripts/bind.sh") == is_bound
@@ -202,7 +207,7 @@ def test_the_mpi_of_horovod_decides_on_the_launcher(
 
 
 @pytest.mark.parametrize(
-    ("library", "launcher", "words"),
+    ("library", "launcher", "message"),
     [
         (
             OPEN_MPI,
@@ -217,11 +222,11 @@ def test_a_launcher_of_another_mpi_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     library: MpiLibrary | None,
     launcher: str,
-    words: str,
+    message: str,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, library)
-    with refused(f"--launcher {launcher}: .*{words}"):
+    with refused(f"--launcher {launcher}: .*{message}"):
         pick_launcher(launcher)
     assert pick_launcher(launcher, in_container=True) == launcher, (
         "the image has its own Horovod"
@@ -239,7 +244,7 @@ OLD_SLURM = "srun: MPI types are...\nsrun: pmi2\nsrun: openmpi\nsrun: none\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "family", "chosen"),
+    ("listing", "family", "chosen"),
     [
         (NEW_SLURM, "openmpi", "pmix"),
         (NEW_SLURM, "mpich", "pmi2"),
@@ -250,10 +255,10 @@ OLD_SLURM = "srun: MPI types are...\nsrun: pmi2\nsrun: openmpi\nsrun: none\n"
     ],
 )
 def test_srun_offers_what_the_mpi_speaks(
-    text: str, family: Family | None, chosen: str, program: Any
+    listing: str, family: Family | None, chosen: str, program: Any
 ) -> None:
-    """`text`: of `srun --mpi=list`, of Slurm 22.05 and of 18.08."""
-    program("srun", f"cat >&2 <<END\n{text}END")
+    """`listing`: of `srun --mpi=list`, of Slurm 22.05 and of 18.08."""
+    program("srun", f"cat >&2 <<END\n{listing}END")
     assert pick_pmi(family) == chosen
 
 
@@ -330,8 +335,8 @@ def test_the_mpi_on_the_path_is_compared_with_horovods(
     link_horovod(monkeypatch, linked)
     monkeypatch.setattr("rn50.launch.mpi_program._linked_version", lambda _: "4.1")
     right = {OPEN_MPI: "mpirun (Open MPI) 4.1.4"}.get(linked, HYDRA)
-    for folder, text in (("first", printed), ("second", right)):
-        write_script(tmp_path / folder / "mpirun", f"echo '{text}'")
+    for folder, version in (("first", printed), ("second", right)):
+        write_script(tmp_path / folder / "mpirun", f"echo '{version}'")
     monkeypatch.setenv("PATH", f"{tmp_path}/first")
     fits = not product
     run = load("smoke").run

@@ -10,7 +10,7 @@ from rn50.config.plan import build_plan
 from rn50.launch import nodes_left
 from rn50.launch.launch_plan import LaunchPlan, Options, plan_launch
 from rn50.launch.nodes_left import on_nodes_left
-from tests.conftest import refused
+from tests.conftest import refused, write_script
 from tests.waiting import leave_nothing
 
 PROGRAMS = {
@@ -34,13 +34,10 @@ done""",
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four nodes that answer: write names to `DEAD` and `ALLOCATED`."""
-    (tmp_path / "bin").mkdir()
-    for name, text in PROGRAMS.items():
+    for name, script in PROGRAMS.items():
         for file in ("ALLOCATED", "DEAD", "CALLS"):
-            text = text.replace(file, str(tmp_path / file))
-        program = tmp_path / "bin" / name
-        program.write_text(f"#!/bin/sh\n{text}\n")
-        program.chmod(0o755)
+            script = script.replace(file, str(tmp_path / file))
+        write_script(tmp_path / "bin" / name, script)
     (tmp_path / "ALLOCATED").write_text("node1\nnode2\nnode3\nnode4\n")
     (tmp_path / "DEAD").write_text("")
     (tmp_path / "CALLS").write_text("")
@@ -50,8 +47,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run_of(folder: Path, *overrides: str) -> Loaded:
-    of = ("system.nodes=4", "system.ranks_per_node=2", "batch.per_rank=8", "seed=1")
-    loaded = load("smoke", [*of, "system.job.min_nodes=2", *overrides])
+    shape = ("system.nodes=4", "system.ranks_per_node=2", "batch.per_rank=8", "seed=1")
+    loaded = load("smoke", [*shape, "system.job.min_nodes=2", *overrides])
     (folder / "config.yaml").write_text(loaded.to_yaml())
     return loaded
 
@@ -74,8 +71,8 @@ def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
     loaded = run_of(slurm, "system.job.min_nodes=null")
     (slurm / "DEAD").write_text("node3")
     srun = slurm / "bin/srun"
-    text = srun.read_text()
-    srun.write_text(text.replace("exit 1", f"rm {slurm}/DEAD; exit 1"))
+    script = srun.read_text()
+    srun.write_text(script.replace("exit 1", f"rm {slurm}/DEAD; exit 1"))
     assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())
     assert not (slurm / "DEAD").exists()
     assert capfd.readouterr().out == "node3: no answer, waiting up to 300 s\n"
@@ -91,20 +88,20 @@ def test_one_that_starts_nothing_in_time_is_dead(
 ) -> None:
     monkeypatch.setattr(nodes_left, "PROBE_S", 2.0)
     srun = slurm / "bin/srun"
-    text = srun.read_text()
-    srun.write_text(text.replace("exit 1", "sleep 600"))
+    script = srun.read_text()
+    srun.write_text(script.replace("exit 1", "sleep 600"))
     (slurm / "DEAD").write_text("node4")
     _, hosts = on_nodes_left(plan_of(run_of(slurm)), slurm)
     assert hosts == ("node1", "node2", "node3")
     leave_nothing(Path("sleep 600"))
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("slurm_knows", [True, False])
 def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
-    slurm: Path, capfd: pytest.CaptureFixture[str], known: bool
+    slurm: Path, capfd: pytest.CaptureFixture[str], slurm_knows: bool
 ) -> None:
     (slurm / "DEAD").write_text("node3")
-    if known:
+    if slurm_knows:
         (slurm / "ALLOCATED").write_text("node1\nnode2\nnode4\n")
     loaded, hosts = on_nodes_left(plan_of(run_of(slurm)), slurm)
     assert hosts == ("node1", "node2", "node4")
@@ -139,9 +136,9 @@ def test_every_batch_of_a_schedule_stays(slurm: Path) -> None:
     began = run_of(slurm, changes, "batch.active_ranks=7")
     (slurm / "DEAD").write_text("node4")
     loaded, _ = on_nodes_left(plan_of(began), slurm)
-    before = build_plan(began.run).segments
+    segments_before = build_plan(began.run).segments
     after = build_plan(loaded.run).segments
-    for segment, expected in zip(after, before, strict=True):
+    for segment, expected in zip(after, segments_before, strict=True):
         assert segment.global_batch_size == expected.global_batch_size
         assert segment.first_step == expected.first_step
     assert [segment.per_rank for segment in after] == [14, 8, 22]
@@ -153,8 +150,7 @@ def test_hosts_of_a_file_are_probed_by_mpirun(
 ) -> None:
     (slurm / "hosts").write_text("h1 slots=2\nh2 slots=2\nh3 slots=2\nh4 slots=2\n")
     monkeypatch.setenv("RN50_HOSTS", str(slurm / "hosts"))
-    (slurm / "bin/mpirun").write_text('#!/bin/sh\ncase "$*" in *h2*) exit 1 ;; esac\n')
-    (slurm / "bin/mpirun").chmod(0o755)
+    write_script(slurm / "bin/mpirun", 'case "$*" in *h2*) exit 1 ;; esac')
     plan = plan_launch(run_of(slurm), Options(), "mpirun")
     loaded, hosts = on_nodes_left(plan, slurm)
     assert hosts == ("h1", "h3", "h4")

@@ -84,5 +84,5 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
     outcome = run_all(job, Request("smoke", (), runs, "gloo"), track)
     assert outcome.exit_code == job.code == code
     assert outcome.stopped_by == stop
-    (begun,) = job.path.iterdir()
-    assert begun.name == "run_0"
+    (run_folder,) = job.path.iterdir()
+    assert run_folder.name == "run_0"

@@ -67,24 +67,24 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     code = implementation / "code"
     assert (code / "rn50/train/loop.py").is_file()
     assert os.access(code / "scripts/setup.sh", os.X_OK)
-    again = rn50.error(*words(job, out))
-    assert "Example" in again
+    refusal = rn50.error(*words(job, out))
+    assert "Example" in refusal
 
 
 def test_a_terminal_is_asked_for_what_is_missing(
     rn50: Any, job: Path, tmp_path: Path
 ) -> None:
-    """On a file system without modes."""
+    """The file system has no modes."""
     ours, theirs = os.openpty()
     # the first field stays empty
     os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")
     no_modes = refusing(tmp_path, chmod="EPERM", fchmod="EPERM")
-    asked = rn50.start(*words(job, tmp_path), stdin=theirs, env=os.environ | no_modes)
-    printed, questions = asked.communicate()
-    assert asked.returncode == 0, questions
-    again = rn50.start(*words(job, tmp_path / "2"), stdin=theirs)
-    assert "rn50: stopped by" in again.communicate()[1]
-    assert again.returncode == 130
+    process = rn50.start(*words(job, tmp_path), stdin=theirs, env=os.environ | no_modes)
+    printed, questions = process.communicate()
+    assert process.returncode == 0, questions
+    second_process = rn50.start(*words(job, tmp_path / "2"), stdin=theirs)
+    assert "rn50: stopped by" in second_process.communicate()[1]
+    assert second_process.returncode == 130
     (page,) = (tmp_path / "Example/systems").iterdir()
     fields = re.findall(r"json: (\S+) \(Enter", questions)
     assert read_json(page)[fields[1]] == "four fans"

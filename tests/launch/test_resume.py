@@ -20,18 +20,17 @@ from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
 from rn50.logging.records import LAUNCH, RESUME, Failure, Next, Result, write
 from rn50.logging.run_folder import RunFolder
-from rn50.train.checkpoint.file import file_name, write_checkpoint
+from rn50.train.checkpoint.file import file_name
 from rn50.train.checkpoint.folder import chosen_checkpoint
-from rn50.train.checkpoint.state import TrainState
 from tests.conftest import Rn50, read_json, refused, write_json
-from tests.train.test_checkpoint import CONFIG, arrays, meta
+from tests.train.saved import CONFIG, leave_checkpoint
 
 LOADED = load(*CONFIG)
 LOG_LINE = "l" * 19 + "\n"
 METRICS_LINE = "m" * 9 + "\n"
 STARTS = {"result_0.txt": LOG_LINE * 5, "metrics.jsonl": METRICS_LINE * 5}
 """When the checkpoint of step 7 was written."""
-TEXT = {name: f"{text}after" for name, text in STARTS.items()}
+TEXT = {name: f"{content}after" for name, content in STARTS.items()}
 
 
 def texts(run: Path) -> dict[str, str]:
@@ -44,9 +43,9 @@ def run(tmp_path: Path) -> Path:
     """An interrupted run: a checkpoint of step 7, and what came after it."""
     checkpoints = tmp_path / "checkpoint"
     checkpoints.mkdir()
-    write_checkpoint(checkpoints / file_name(7), meta(), arrays())
-    for name, text in TEXT.items():
-        (tmp_path / name).write_text(text)
+    leave_checkpoint(checkpoints)
+    for name, content in TEXT.items():
+        (tmp_path / name).write_text(content)
     return tmp_path
 
 
@@ -63,17 +62,17 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
     assert (run / "attempt_1" / "interrupted_0.txt").read_text() == TEXT["result_0.txt"]
 
 
-@pytest.mark.parametrize("at", ["write_bytes", "replace"])
+@pytest.mark.parametrize("failing_call", ["write_bytes", "replace"])
 def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
-    run: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    run: Path, monkeypatch: pytest.MonkeyPatch, failing_call: str
 ) -> None:
-    """By a full disk while the log is copied, or before it is cut."""
+    """A full disk interrupts it while the log is copied, or before it is cut."""
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, at, fail)
+        patch.setattr(Path, failing_call, fail)
         with refused("cannot keep what the last attempt left: No space"):
             begin_attempt(RunFolder(run))
     assert texts(run) == TEXT
@@ -82,7 +81,7 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    ("log", "left"),
+    ("log", "bytes_left"),
     [
         (f"{LOG_LINE}{'l' * 79}", 20),
         (LOG_LINE * 2 + "\0" * 160, 40),
@@ -94,11 +93,11 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
     ],
 )
 def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
-    run: Path, log: str, left: int, capsys: pytest.CaptureFixture[str]
+    run: Path, log: str, bytes_left: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (run / "result_0.txt").write_text(log)
     assert begin_attempt(RunFolder(run)) is not None
-    assert (run / "result_0.txt").read_text() == STARTS["result_0.txt"][:left]
+    assert (run / "result_0.txt").read_text() == STARTS["result_0.txt"][:bytes_left]
     assert "it has a gap" in capsys.readouterr().err
 
 
@@ -114,8 +113,7 @@ def test_what_came_after_replicas_agreed_is_not_scored(
 ) -> None:
     folder = run / "checkpoint"
     for step in (5, 9):
-        later = meta().model_copy(update={"state": TrainState(step=step)})
-        write_checkpoint(folder / file_name(step), later, arrays())
+        leave_checkpoint(folder, step)
     assert chosen_checkpoint(run).path.name == file_name(9)
     assert not capsys.readouterr().err
     failure = Failure(1, "h", "evaluate 2", 9, "x", agreed_step=6)
@@ -167,10 +165,10 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
 
 @pytest.mark.slow
 def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
-    rn50: Rn50, whole: Path, tmp_path: Path
+    rn50: Rn50, uninterrupted: Path, tmp_path: Path
 ) -> None:
     """Once, as the latest, without its image set and without a checkpoint."""
-    run = shutil.copytree(whole, tmp_path / "smoke/1")
+    run = shutil.copytree(uninterrupted, tmp_path / "smoke/1")
     concluded = read_json(run / "result.json")
     verdicts = dict.fromkeys(("check", "official_checker"))
     write_json(run / "result.json", concluded | verdicts | {"reason": ""})
@@ -179,17 +177,17 @@ def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
     results = f"system.results={tmp_path}"
     done = rn50("launch", "--resume", "latest", results, "--json")
     assert done.returncode == 1, done.stderr  # as its launcher would have ended
-    again = read_json(run / "result.json")
-    assert json.loads(done.stdout) == again
-    assert again["check"] == concluded["check"]
-    assert again["weights_digest"] == concluded["weights_digest"]
-    assert "missed" in again["reason"]
+    result = read_json(run / "result.json")
+    assert json.loads(done.stdout) == result
+    assert result["check"] == concluded["check"]
+    assert result["weights_digest"] == concluded["weights_digest"]
+    assert "missed" in result["reason"]
     assert (run / "report.html").is_file()
     assert "has ended" in rn50.error("launch", "--resume", str(run))
 
 
 def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
-    """As a crash of the file system may leave it."""
+    """A crash of the file system may leave one."""
     (run / "config.yaml").write_text("")
     with refused(f"^{run}/config.yaml: settings expected, found none"):
         load_resumed(str(run), None, [], None)
@@ -198,11 +196,11 @@ def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
 def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
     with hold(run / LOCK):
         (run / LOCK).write_text("another\nprocess 1 on gpu017")
-        before = sorted(run.rglob("*"))
+        files_before = sorted(run.rglob("*"))
         close_attempt(RunFolder(run))
         with pytest.raises(FolderInUse, match="in use by process 1 on gpu017:"):
             begin_attempt(RunFolder(run))
-        assert sorted(run.rglob("*")) == before
+        assert sorted(run.rglob("*")) == files_before
         assert texts(run) == TEXT
 
 

@@ -72,8 +72,8 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(
     first.communicate()
     assert (folder / LOCK).exists(), "nobody was left to remove it"
     os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
-    again = rn50("launch", "--resume", str(folder), "limits.time_s=1", settings[0])
-    assert again.returncode == 1, again.stderr
+    resumed = rn50("launch", "--resume", str(folder), "limits.time_s=1", settings[0])
+    assert resumed.returncode == 1, resumed.stderr
     assert not rank_0.is_running()
     row = listed(rn50)
     assert row["status"] == "stopped"
@@ -88,8 +88,8 @@ def test_a_rank_that_outlives_its_launcher_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resume, "RANK_GRACE_S", 0.0)
-    told = f"{tmp_path}: in use by process {os.getpid()} on"
-    with hold(RunFolder(tmp_path).rank_lock), pytest.raises(FolderInUse, match=told):
+    message = f"{tmp_path}: in use by process {os.getpid()} on"
+    with hold(RunFolder(tmp_path).rank_lock), pytest.raises(FolderInUse, match=message):
         begin_attempt(RunFolder(tmp_path))
     assert not list(tmp_path.iterdir())
     assert begin_attempt(RunFolder(tmp_path)) is None
@@ -98,12 +98,12 @@ def test_a_rank_that_outlives_its_launcher_is_waited_for(
 # --- --resume latest: which run ------------------------------------------------------------------
 
 
-def a_run(folder: Path, at: int, **result: object) -> Path:
-    """What a run leaves, without the bytes: a checkpoint written at `at` and its result."""
+def a_run(folder: Path, unix_s: int, **result: object) -> Path:
+    """What a run leaves, without the bytes: a checkpoint written at `unix_s` and its result."""
     (folder / "checkpoint").mkdir(parents=True)
     path = folder / "checkpoint" / "step_0000000020.ckpt"
     path.write_bytes(b"no checkpoint")
-    os.utime(path, (at, at))
+    os.utime(path, (unix_s, unix_s))
     (folder / "config.yaml").write_text("base: smoke\n")
     write_json(folder / "environment.json", {})
     if result:
@@ -147,14 +147,14 @@ def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(
     old = a_run(tmp_path / "smoke/20260101T000000Z", 100, status="failed")
     a_run(tmp_path / "smoke/20260102T000000Z", 900, status="success")
     in_job = a_run(tmp_path / "smoke/20260103T000000Z/run_1", 200)
-    other = a_run(tmp_path / "quick/20260101T000000Z", 300)
-    whole = "/checkpoint: a whole checkpoint expected in it, found none:"
-    told = found("smoke", tmp_path)
-    assert told.startswith(f"{in_job}{whole}")
-    assert told.endswith(f"; start again with: rn50 launch {in_job}/config.yaml")
-    assert found(None, tmp_path).startswith(f"{other}{whole}")
+    quick_run = a_run(tmp_path / "quick/20260101T000000Z", 300)
+    refusal = "/checkpoint: a whole checkpoint expected in it, found none:"
+    message = found("smoke", tmp_path)
+    assert message.startswith(f"{in_job}{refusal}")
+    assert message.endswith(f"; start again with: rn50 launch {in_job}/config.yaml")
+    assert found(None, tmp_path).startswith(f"{quick_run}{refusal}")
     with hold(in_job / LOCK):
-        assert found("smoke", tmp_path).startswith(f"{old}{whole}")
+        assert found("smoke", tmp_path).startswith(f"{old}{refusal}")
         with hold(old / LOCK):
             said = found("smoke", tmp_path)
     assert "with a checkpoint that no process uses expected, found none in" in said

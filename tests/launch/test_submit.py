@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from rn50.config.load import load
 from rn50.host.lock import hold
@@ -35,10 +36,12 @@ from rn50.logging.parse import read_events
 from rn50.logging.records import Driver, Environment, Submission, write
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
-from rn50.train.checkpoint.file import file_name, write_checkpoint
-from tests.conftest import Rn50, read_json, refused, write_json
-from tests.train.test_checkpoint import CONFIG, arrays, meta
+from tests.conftest import Rn50, in_this_process, read_json, refused, write_json
+from tests.train.saved import CONFIG, leave_checkpoint
 from tests.waiting import wait_until
+
+FILE = Path(__file__).parents[1] / "golden/schedulers.yaml"
+PRINTED = YAML(typ="safe").load(FILE)
 
 
 @pytest.mark.nightly
@@ -78,22 +81,15 @@ def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     assert re.search(r"^score [0-9.]+ min", log, re.M)
 
 
-def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None:
-    out = rn50.output(
-        "submit",
-        "abci_2048_open",
-        "--runs",
-        "5",
-        "--dry-run",
-        "log.org=Example",
-        "system.job.options=[-g, my group]",
-        f"system.results={rn50.results}",
-    )
-    lines = out.splitlines()
-    assert lines[0] == "#!/usr/bin/env bash"
-    assert "#$ -l rt_F=512" in lines
-    assert lines[-1].endswith(": qsub -terse -g 'my group' job.sh")
-    assert not rn50.results.exists()
+def test_dry_run_prints_script_and_command_and_makes_nothing(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    options = ["log.org=X", "system.job.options=[-g, my group]"]
+    command = ["submit", "abci_2048_open", "--runs=5", "--dry-run", *options]
+    done = in_this_process((*command, f"system.results={results}"))
+    first, *_, last = done.stdout.splitlines()
+    assert first == "#!/usr/bin/env bash"
+    assert last.endswith(": qsub -terse -g 'my group' job.sh")
+    assert not results.exists()
 
 
 # --- the schedulers' own commands, replaced by programs that say what the real ones say ---
@@ -114,8 +110,8 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     command, job, state, gone = SAYS[name]
     program(command, f"printf '%s' '{BANNER}{job}\n\n'")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
-    plan, found = submit(loaded, name, 1)
-    assert found == job
+    plan, found_job = submit(loaded, name, 1)
+    assert found_job == job
     assert (plan.folder / "job.sh").read_text() == plan.script
     (row,) = read_runs([tmp_path])
     assert row.folder == plan.folder
@@ -145,80 +141,26 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     assert look_at(plan.folder, name, job) == failed
 
 
-@pytest.mark.parametrize(
-    ("name", "printed", "job"),
-    [
-        ("slurm", "Submitted batch job 7654321", "7654321"),
-        ("slurm", "Submitted batch job 7654321 on cluster x", "7654321;x"),
-        ("slurm", "7654321 hours are left", None),
-        ("slurm", "7654321\nThank you for choosing 6", "7654321"),
-        ("slurm", "x: Submitted batch job 77 (debug)\n8", "77"),
-        ("slurm", "", None),
-        ("sge", 'Your job 42 ("smoke") has been submitted', "42"),
-        ("sge", "job 42", None),
-        ("pbs", "42[].pbs01", "42[].pbs01"),
-        ("pbs", "INFO: 42.pbs01 is queued", "42.pbs01"),
-        ("pbs", "PBS 20.0 of 4 nodes", None),
-    ],
-)
-def test_the_id_is_found_wherever_it_stands(
-    name: str, printed: str, job: str | None
-) -> None:
-    assert SCHEDULERS[name].job_id(printed) == job
+@pytest.mark.parametrize("case", PRINTED["ids"])
+def test_the_id_is_found_wherever_it_stands(case: dict[str, Any]) -> None:
+    assert SCHEDULERS[case["scheduler"]].job_id(case["printed"]) == case["job"]
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "words"),
-    [
-        ("slurm", "PENDING None", ""),
-        ("slurm", "CANCELLED None", None),
-        ("slurm", "", None),
-        ("slurm", "CLUSTER: x\nPENDING (Resources)", "waits: Resources"),
-        ("slurm", "PENDING BadConstraints", "can never begin: BadConstraints"),
-        ("slurm", "PENDING PartitionConfig", "can never begin: PartitionConfig"),
-        (
-            "slurm",
-            "PENDING AssocMaxNodePerJobLimit",
-            "can never begin: AssocMaxNodePerJobLimit",
-        ),
-        ("slurm", "PENDING QOSGrpNodeLimit", "waits: QOSGrpNodeLimit"),
-        ("slurm", "PENDING Nodes_are_DOWN", "waits: Nodes_are_DOWN"),
-        (
-            "slurm",
-            "PENDING launch failed requeued held",
-            "is held: launch failed requeued held; let it begin: scontrol release 42",
-        ),
-        ("sge", "job_number: 42\nscheduling info:  no slots", "waits: no slots"),
-        ("sge", "error reason    1:  no shell", "can never begin: no shell"),
-        ("pbs", "  job_state = R\n  comment = Job run at Mon on (n1)", ""),
-        ("pbs", "  comment = Not Running: No Nodes", "waits: Not Running: No Nodes"),
-        (
-            "pbs",
-            "  comment = Can Never Run: too many",
-            "can never begin: Can Never Run: too many",
-        ),
-    ],
-)
+@pytest.mark.parametrize("case", PRINTED["reasons"])
 def test_why_a_job_waits_and_when_it_never_begins(
-    name: str, said: str, words: str | None, tmp_path: Path, program: Any
+    case: dict[str, Any], tmp_path: Path, program: Any
 ) -> None:
-    program(SAYS[name][2], f"cat <<'END'\n{said}\nEND")
+    name = case["scheduler"]
+    program(SAYS[name][2], f"cat <<'END'\n{case['printed']}\nEND")
     state = ask(SCHEDULERS[name], "42", tmp_path)
-    if words is None:
+    why = case["why"]
+    if why is None:
         assert state is None
+    elif why.startswith(("can never", "is held")):
+        end = f"; end it: {SCHEDULERS[name].cancel('42')}"
+        assert state == State(why + end, can_begin=False)
     else:
-        never = words.startswith(("can never", "is held"))
-        end = f"; end it: {SCHEDULERS[name].cancel('42')}" * never
-        assert state == State(words + end, can_begin=not never)
-
-
-def test_a_job_that_can_never_begin_is_not_waited_for(
-    tmp_path: Path, program: Any
-) -> None:
-    program("squeue", "echo PENDING BadConstraints")
-    plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
-    with refused("can never begin"):
-        wait(plan, "42", poll_s=0.01)
+        assert state == State(why)
 
 
 def test_a_job_that_goes_back_into_its_queue_has_not_ended(
@@ -232,24 +174,29 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
         assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
 
 
-def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
-    words = (
+def test_waiting_tells_why_once_and_ends_where_a_job_can_never_begin(
+    tmp_path: Path, program: Any
+) -> None:
+    states = (
         "PENDING Priority",
         "PENDING Priority",
         "PENDING Resources",
-        "RUNNING None",
+        "PENDING BadConstraints",
     )
-    lines = "\n".join(words)
+    lines = "\n".join(states)
     program(
         "squeue",
         f"cd {tmp_path}; [[ -e left ]] || printf '%s\\n' '{lines}' >left\n"
         "head -1 left; sed -i 1d left",
     )
     plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
-    (tmp_path / "exit_code").write_text("0\n")
-    told: list[str] = []
-    assert wait(plan, "42", poll_s=0.0, tell=told.append) == 0
-    assert told == ["slurm job 42 waits: Priority", "slurm job 42 waits: Resources"]
+    sentences: list[str] = []
+    with refused("can never begin"):
+        wait(plan, "42", poll_s=0.0, tell=sentences.append)
+    assert sentences == [
+        "slurm job 42 waits: Priority",
+        "slurm job 42 waits: Resources",
+    ]
 
 
 def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
@@ -293,7 +240,7 @@ def test_a_local_job_lasts_as_long_as_its_process(
 
 
 @pytest.mark.parametrize(
-    ("text", "reason", "stays"),
+    ("script", "reason", "stays"),
     [
         (
             "echo 'sbatch: error: no' >&2; exit 1",
@@ -310,12 +257,12 @@ def test_a_job_that_may_be_queued_keeps_its_folder(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     program: Any,
-    text: str,
+    script: str,
     reason: str,
     stays: bool,
 ) -> None:
     monkeypatch.setattr("rn50.launch.submit.SUBMIT_S", 1.0)
-    program("sbatch", text)
+    program("sbatch", script)
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     with refused(reason) as caught:
         submit(loaded, "slurm", 1)
@@ -375,12 +322,12 @@ def test_a_scheduler_that_does_not_answer_is_asked_again_later(
 
 def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    for words, home, python in (
+    for settings, home, python in (
         ([], str(ROOT), sys.executable),
         (["home=/opt/rn50"], "/opt/rn50", "/opt/rn50/.venv/bin/python"),
         (["home=/opt/rn50", "container=x"], str(ROOT), sys.executable),
     ):
-        loaded = load("smoke", [f"system.job.{word}" for word in words])
+        loaded = load("smoke", [f"system.job.{setting}" for setting in settings])
         script = plan_submission(loaded, "slurm", 1, Path("f")).script
         assert f"start={tmp_path}\n" in script
         assert f"home={shlex.quote(home)}\n" in script
@@ -440,7 +387,7 @@ def job(tmp_path: Path, program: Any) -> Path:
     run = job / "run_0"
     checkpoints = run / "checkpoint"
     checkpoints.mkdir(parents=True)
-    write_checkpoint(checkpoints / file_name(7), meta(), arrays())
+    leave_checkpoint(checkpoints)
     (run / "environment.json").write_text("{}")
     preset, _ = CONFIG
     for folder, loaded in ((run, load(*CONFIG)), (job, load(preset))):
@@ -452,10 +399,16 @@ def job(tmp_path: Path, program: Any) -> Path:
 
 def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
     for folder in (job, job / "run_0"):
-        words = ["system.job.walltime='02:00:00'"]
-        loaded, last = find_interrupted(str(folder), None, words)
+        overrides = ["system.job.walltime='02:00:00'"]
+        loaded, last = find_interrupted(str(folder), None, overrides)
         assert last == Last(job, "slurm", 5)
         assert loaded.run.system.job.walltime == "02:00:00"
+    # what a stranger wrote of the submission is no more than unknown
+    write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
+    assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
+    (job / "config.yaml").unlink()  # no job is around the run
+    run = job / "run_0"
+    assert find_interrupted(str(run), None, [])[1] == Last(run, None, 1)
 
 
 def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
@@ -467,19 +420,6 @@ def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
     assert find_interrupted("latest", None, results)[1].folder == top
     with refused("an interrupted run with a checkpoint"):
         latest_interrupted(None, results)
-
-
-def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
-    (job / "config.yaml").unlink()
-    _, last = find_interrupted(str(job / "run_0"), None, [])
-    assert last == Last(job / "run_0", None, 1)
-
-
-def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
-    job: Path,
-) -> None:
-    write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
-    assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
 def test_a_run_that_a_limit_ended_is_resumed_by_the_command_that_it_prints(

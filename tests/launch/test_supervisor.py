@@ -16,6 +16,7 @@ from rn50.host.stop_signals import STOP_SIGNALS, StopSignals
 from rn50.launch import supervisor
 from rn50.launch.supervisor import run_watched, wait_for_launcher
 from rn50.launch.watchdog import Watchdog
+from tests.conftest import refused
 from tests.faults.file_system import refusing
 
 ORPHAN = (
@@ -44,6 +45,13 @@ def test_orphans_of_the_launcher_are_stopped(
     assert not psutil.pid_exists(number)
 
 
+def test_a_folder_that_somebody_removes_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with refused("run: the run's folder is gone, removed or renamed .* exit code 7"):
+        run_watched(["sh", "-c", f"rm -r {out}; exit 7"], {}, out, 1, None, 0.0)
+
+
 def test_later_orphans_are_no_children_of_ours(
     orphan: list[str], pid: Path, tmp_path: Path
 ) -> None:
@@ -70,13 +78,13 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     )
     with pytest.raises(RankFailed, match="exit code 7"):
         run_watched([sys.executable, "-c", code], {}, tmp_path, 1, None, 0.0)
-    text = (tmp_path / "stderr.log").read_text()
-    assert len(text) < 110_000
-    assert text.startswith("first\nbind failed 0\n")
-    assert text.count("\nbind failed") == 100
-    assert "ejjjj xxx" in text
-    assert " lines left out ...]" in text
-    assert text.endswith("[4,900 more lines like this one: ] bind failed 4999\n")
+    log = (tmp_path / "stderr.log").read_text()
+    assert len(log) < 110_000
+    assert log.startswith("first\nbind failed 0\n")
+    assert log.count("\nbind failed") == 100
+    assert "ejjjj xxx" in log
+    assert " lines left out ...]" in log
+    assert log.endswith("[4,900 more lines like this one: ] bind failed 4999\n")
 
 
 def test_scratch_of_dead_launchers_is_removed(
@@ -166,7 +174,7 @@ def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same() -> None:
 def test_every_signal_is_as_it_was_behind_the_watch() -> None:
     """SIGINT was taken twice once: Ctrl-C did nothing from the end of the ranks on."""
     numbers = (signal.SIGINT, *STOP_SIGNALS)
-    before = [signal.getsignal(number) for number in numbers]
+    handlers = [signal.getsignal(number) for number in numbers]
     with StopSignals():
-        assert signal.getsignal(signal.SIGINT) != before[0]
-    assert [signal.getsignal(number) for number in numbers] == before
+        assert signal.getsignal(signal.SIGINT) != handlers[0]
+    assert [signal.getsignal(number) for number in numbers] == handlers

@@ -18,7 +18,7 @@ from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
 from tests.conftest import write_json
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 LEFT = {
     "status": "success",
     "time_to_train_s": 10.5,
@@ -59,14 +59,14 @@ def test_every_place_has_the_verdict_of_log_check(
 ) -> None:
     folder = tmp_path / "smoke/20261125T120000Z"
     folder.mkdir(parents=True)
-    text = GOLDEN.read_text()
+    log_text = GOLDEN.read_text()
     for pattern, new in edits:
-        text, count = re.subn(pattern, new, text)
+        log_text, count = re.subn(pattern, new, log_text)
         assert count, pattern
     log = folder / "result_0.txt"
-    log.write_text(text)
-    left = LEFT | result
-    write_json(folder / "result.json", left)
+    log.write_text(log_text)
+    fields = LEFT | result
+    write_json(folder / "result.json", fields)
     result = conclude(load("smoke").run, RunFolder(folder), Options())
     (line,) = re.findall("^check: .*", capsys.readouterr().out, re.M)
     (row,) = read_runs([tmp_path])
@@ -78,10 +78,10 @@ def test_every_place_has_the_verdict_of_log_check(
     assert result.check == Verdict(verdict, referee["cause"])
     assert row.verdict == verdict
     page = (folder / "report.html").read_text()
-    shown = re.findall(
+    verdicts = re.findall(
         r'rn50, rules of .*?<span class="verdict \w+">(\w+)</span>', page, re.S
     )
-    assert shown == [verdict]
+    assert verdicts == [verdict]
     assert is_good(result) == (checked.exit_code == 0)
-    reached = left["status"] == "success"
+    reached = fields["status"] == "success"
     assert ("but log check says" in result.reason) == (reached and verdict == "FAIL")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ WAITS = Line("train/communication/communicator.py:120 barrier", in_engine=True)
 FETCHES = Line("data/pipeline.py:90 next")
 
 
-def connected(place: str) -> socket.socket:
+def connected(address: str) -> socket.socket:
     """A connection to HOST:PORT."""
-    host, _, port = place.rpartition(":")
+    host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), PATIENCE_S)
 
 
@@ -45,8 +45,8 @@ class Rank:
     def __init__(
         self, watchdog: Watchdog, rank: int, host: str = "", pid: int = 1
     ) -> None:
-        place, _, token = watchdog.environment[WATCHDOG_ENV].rpartition(":")
-        self.socket = connected(place)
+        address, _, token = watchdog.environment[WATCHDOG_ENV].rpartition(":")
+        self.socket = connected(address)
         self.lines = self.socket.makefile("rb")
         self.say(
             token=token, rank=rank, host=host or f"h{rank}", pid=pid, identity="{}"
@@ -79,9 +79,8 @@ class Rank:
 @pytest.fixture
 def watchdog(request: pytest.FixtureRequest) -> Iterator[Watchdog]:
     settings = Settings(**getattr(request, "param", {}))
-    watchdog = Watchdog(settings, 2, one_machine=True)
-    yield watchdog
-    watchdog.close()
+    with closing(Watchdog(settings, 2, one_machine=True)) as watchdog:
+        yield watchdog
 
 
 @pytest.mark.slow
@@ -100,10 +99,10 @@ def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None
 @pytest.mark.slow
 def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
-    told = Failure(1, "h1", "epoch 1", 2, "x", retryable=False)
-    ranks[1].say(failure=to_dict(told) | {"more": "ignored"})
+    failure = Failure(1, "h1", "epoch 1", 2, "x", retryable=False)
+    ranks[1].say(failure=to_dict(failure) | {"more": "ignored"})
     ranks[0].say(done=True)
-    assert wait_until(lambda: watchdog.failures) == [told]
+    assert wait_until(lambda: watchdog.failures) == [failure]
     for rank in ranks:
         rank.leave()
     time.sleep(0.6)
@@ -115,55 +114,49 @@ def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> 
 def test_hosts_whose_ranks_never_connect_are_named() -> None:
     settings = Settings(start_s=0.5, silence_s=0.4)
     hosts = ["h1", "h1", "h2", "h3"]
-    watchdog = Watchdog(settings, 4, one_machine=False, hosts=hosts)
-    try:
+    with closing(Watchdog(settings, 4, one_machine=False, hosts=hosts)) as watchdog:
         failed = wait_until(lambda: watchdog.failed_rank)
-    finally:
-        watchdog.close()
     assert (failed.rank, failed.host) == (0, "h1")
     assert "4 ranks of h1, h2, h3" in failed.reason
     assert "MTU" in failed.reason
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["warm up network", "build network"])
-def test_of_ranks_of_which_none_is_behind_the_network_is_named(other: str) -> None:
-    watchdog = Watchdog(Settings(start_s=1.5), 2, one_machine=False)
-    try:
+@pytest.mark.parametrize("other_phase", ["warm up network", "build network"])
+def test_of_ranks_of_which_none_is_behind_the_network_is_named(
+    other_phase: str,
+) -> None:
+    settings = Settings(start_s=1.5)
+    with closing(Watchdog(settings, 2, one_machine=False)) as watchdog:
         ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
         ranks[0].beat("warm up network", 0)
-        ranks[1].beat(other, 0)
+        ranks[1].beat(other_phase, 0)
         failed = wait_until(lambda: watchdog.failed_rank)
-    finally:
-        watchdog.close()
-    assert ("as all 2 ranks" in failed.reason) == (other == "warm up network")
+    assert ("as all 2 ranks" in failed.reason) == (other_phase == "warm up network")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 expected, found none")
 @pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
 def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
-    watchdog = Watchdog(Settings(), 1, one_machine=False)
-    _, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
-    try:
+    with closing(Watchdog(Settings(), 1, one_machine=False)) as watchdog:
+        _, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
         connected(f"{address}:{port}").close()
-    finally:
-        watchdog.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("watchdog", [{"stall_s": 0.5}], indirect=True)
 @pytest.mark.parametrize(
-    "places", [[(10, WAITS), (9, WAITS)], [(10, WAITS), (10, FETCHES)]]
+    "steps_and_lines", [[(10, WAITS), (9, WAITS)], [(10, WAITS), (10, FETCHES)]]
 )
 def test_of_ranks_that_stand_still_the_one_that_the_others_wait_for_is_blamed(
-    watchdog: Watchdog, places: list[tuple[int, Line]]
+    watchdog: Watchdog, steps_and_lines: list[tuple[int, Line]]
 ) -> None:
     """The lowest step; of equals the one that waits for none."""
     ranks = [Rank(watchdog, number) for number in range(2)]
 
     def beat() -> Any:
-        for rank, place in zip(ranks, places, strict=True):
-            rank.beat("epoch 1", *place)
+        for rank, step_and_line in zip(ranks, steps_and_lines, strict=True):
+            rank.beat("epoch 1", *step_and_line)
         return watchdog.failed_rank
 
     failed = wait_until(beat)
@@ -239,11 +232,11 @@ def test_a_rank_is_judged_by_what_its_process_does(phase: str, tmp_path: Path) -
         for case, rank in ranks.items():
             if case[1] == "heard":
                 rank.beat(phase, 7, activity=activity_of(processes[case].pid))
-    for case, words in VERDICTS.items():
+    for case, reasons in VERDICTS.items():
         processes[case].kill()
         watchdogs[case].close()
         failed = watchdogs[case].failed_rank
-        expected = words[phase in TRAINING]
+        expected = reasons[phase in TRAINING]
         if expected is None:
             assert failed is None, (case, failed)
         else:
@@ -281,8 +274,8 @@ def test_a_step_at_which_a_rank_works_ends_too() -> None:
 def test_a_stranger_is_cut_off_and_changes_nothing(
     watchdog: Watchdog, data: bytes
 ) -> None:
-    place, _, _ = watchdog.environment[WATCHDOG_ENV].rpartition(":")
-    with connected(place) as stranger, suppress(ConnectionResetError):
+    address, _, _ = watchdog.environment[WATCHDOG_ENV].rpartition(":")
+    with connected(address) as stranger, suppress(ConnectionResetError):
         stranger.sendall(data)
         assert stranger.recv(10) == b""
     rank = Rank(watchdog, 0)

@@ -1,6 +1,6 @@
-"""What single ranks run in tests: `python rank_bodies.py NAME[+NAME]`, then what `rn50.train` gets.
+"""What single ranks run in tests: `python rank_bodies.py NAME`, then what `rn50.train` gets.
 
-Each name replaces one function of the trainer by one that does a little more.
+A name replaces one function of the trainer by one that does a little more; an empty one, none.
 """
 
 import os
@@ -52,7 +52,7 @@ BODIES: dict[str, tuple[Any, str, Any]] = {
 }
 
 if __name__ == "__main__":
-    names, *arguments = sys.argv[1:]
-    for name in names.split("+"):
+    name, *arguments = sys.argv[1:]
+    if name:
         setattr(*BODIES[name])
     entry.main(arguments)

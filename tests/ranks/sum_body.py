@@ -28,10 +28,10 @@ WIDTHS = (7, 33, 100, 5)
 def main(config: str, out: str, *cases: str) -> None:
     """Rank 0 writes the largest error of the sums of each case, then that of the statistics."""
     run = load(config).run
-    place = read_process_info()
-    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
+    process = read_process_info()
+    connection = Connection(run, Timeline(0), over_mpi=process.over_mpi)
     connection.begin()
-    ctx = device_context(run.system.device, place.local_rank)
+    ctx = device_context(run.system.device, process.local_rank)
     comm = Communicator(Operators(ctx), connection)
     comm.start()
     runs = [load(config, overrides.split()).run for overrides in cases or ("",)]
@@ -40,8 +40,8 @@ def main(config: str, out: str, *cases: str) -> None:
     worst.append(max(of_modes))
     comm.stop()
     if comm.rank == 0:
-        text = " ".join(map(repr, worst))
-        (Path(out) / "worst.txt").write_text(text)
+        errors = " ".join(map(repr, worst))
+        (Path(out) / "worst.txt").write_text(errors)
 
 
 def sums_error(comm: Communicator, run: Run) -> float:

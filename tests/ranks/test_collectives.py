@@ -36,7 +36,7 @@ OTHERS = ("ring", "segmented_ring", "recursive_doubling", "recursive_halving_dou
     ("launcher", "algorithm", "ranks", "cases"),
     [
         pytest.param(mpi.LAUNCHER, "torus_2d", 4, FLOAT32, marks=mpi.NEEDED),
-        ("gloo", "ring", 3, FLOAT32 + HALF),
+        pytest.param("gloo", "ring", 3, FLOAT32 + HALF, marks=pytest.mark.nightly),
         pytest.param("gloo", "torus_2d(2x3)", 6, HALF[1:], marks=pytest.mark.nightly),
         *(
             pytest.param(

@@ -59,7 +59,7 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
     if watched:
         changes = [other_code(tmp_path / "other"), "HOROVOD_CACHE_CAPACITY=0"]
         rank = ["-m", "rn50.train"]
-        words = (
+        message = (
             r"all ranks failed in .* at step 0: .*: rank 0 on HOST or rank 1 on HOST in "
             r"code: rn50 ('[0-9a-f]{16}') and (?!\1)'[0-9a-f]{16}'; "
             r"variable: HOROVOD_CACHE_CAPACITY nothing and '0': which one cannot be told"
@@ -67,7 +67,7 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
     else:
         changes = [other_set(tmp_path / "other", small_data)]
         rank = [str(HERE / "rank_bodies.py"), "OtherWeights"]
-        words = (
+        message = (
             "rank 0 on HOST or rank 1 on HOST in image set, weights: which one cannot"
         )
     name = "gloo" if mpi.WHY_NOT else mpi.LAUNCHER
@@ -77,7 +77,7 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
     with pytest.raises(RankFailed) as failed:
         run_job(job, name, out, loaded.run)
     reason = failed.value.reason.replace(socket.gethostname(), "HOST")
-    assert re.search(words, reason), reason
+    assert re.search(message, reason), reason
     assert "\n" not in reason, reason
     assert '"run_start"' not in (out / "result_0.txt").read_text()
     leave_nothing(out)

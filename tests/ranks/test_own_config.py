@@ -15,7 +15,7 @@ base: smoke
 name: mine
 division: open
 data: {path: PLACE/images}
-system: {results: PLACE/runs}
+system: {results: PLACE/runs, ranks_per_node: 1}
 log: {every: 5 steps}
 eval: {target: 0.01, period: 1, offset: 0}
 """

@@ -58,9 +58,9 @@ def test_nodes_with_a_part_each_go_on_like_nodes_with_the_whole_set(
         stage(small_data, disk, Part(node, 2))
     out = tmp_path / "run"
     out.mkdir()
-    whole = train(root, out, [small_data] * 2)
+    expected_digest = train(root, out, [small_data] * 2)
     first, *later = checkpoints_in(out / "checkpoint")
     assert later
     for path in later:
         path.unlink()
-    assert train(root, out, disks, "--resume", str(first)) == whole
+    assert train(root, out, disks, "--resume", str(first)) == expected_digest

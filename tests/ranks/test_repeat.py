@@ -12,7 +12,7 @@ from rn50.report.reproduction import compare_with_recorded, repeat_line
 from tests.conftest import Rn50, metrics, read_json
 from tests.ranks.test_launch import spans
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 
 
 def record(folder: Path, accuracy: str) -> Path:
@@ -25,11 +25,13 @@ def record(folder: Path, accuracy: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("now", ["0.75", "0.7500000000000001"])  # the last bit counts
-def test_curves_are_compared_bit_for_bit(tmp_path: Path, now: str) -> None:
-    then = record(tmp_path / "then", "0.75")
-    repeat = compare_with_recorded(then, record(tmp_path / "now", now))
-    assert (repeat.same, repeat.compared) == (now == "0.75", 1)
+@pytest.mark.parametrize(
+    "new_accuracy", ["0.75", "0.7500000000000001"]
+)  # the last bit counts
+def test_curves_are_compared_bit_for_bit(tmp_path: Path, new_accuracy: str) -> None:
+    recorded = record(tmp_path / "then", "0.75")
+    repeat = compare_with_recorded(recorded, record(tmp_path / "now", new_accuracy))
+    assert (repeat.same, repeat.compared) == (new_accuracy == "0.75", 1)
     assert ("not reproduced" in repeat_line(repeat)) == (not repeat.same)
 
 
@@ -41,34 +43,34 @@ def joined_while_loading(folder: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_run_is_repeated_from_its_own_folder(
-    rn50: Rn50, whole: Path, small_data: Path, tmp_path: Path
+    rn50: Rn50, uninterrupted: Path, small_data: Path, tmp_path: Path
 ) -> None:
     """The real command again: the same bits wherever the data lies and however it starts up,
     overlapped or serial, weights seeded or broadcast; measured or not."""
     recorded = tmp_path / "recorded"
     moved = tmp_path / "moved"
-    shutil.copytree(whole, recorded)
+    shutil.copytree(uninterrupted, recorded)
     shutil.copytree(small_data, moved)
-    places = (f"data.path={moved}", f"system.results={rn50.results}")
+    settings = (f"data.path={moved}", f"system.results={rn50.results}")
     serial = ("log.profile=norms", "startup={serial: true, weights: broadcast}")
-    done = rn50("launch", str(recorded / "config.yaml"), *places, *serial)
+    done = rn50("launch", str(recorded / "config.yaml"), *settings, *serial)
     assert f"recorded run: {recorded}" in done.stdout, done.stderr
     same = r"\nreproduced: the same in every bit of \d+ losses and accuracies"
     assert re.search(same, done.stdout)
     folder = rn50.run_folder()
-    first = read_json(whole / "result.json")
+    first = read_json(uninterrupted / "result.json")
     result = read_json(folder / "result.json")
     assert result["weights_digest"] == first["weights_digest"]
     assert result["repeats"]["same"] is True
     assert result["repeats"]["compared"] > 3
     assert result["repeats"]["recorded"] == str(recorded)
-    run = load(whole / "config.yaml").run
+    run = load(uninterrupted / "config.yaml").run
     sent_bytes = gradient_bytes(run.model, run.data, "fp32")
     # a group is filled up for its engine
     assert first["allreduce_bytes"] == pytest.approx(sent_bytes, rel=1e-3)
     assert "mfu" not in first  # nothing says what a core could do
     assert metrics(folder, "norm_ratio")
-    assert joined_while_loading(whole)
+    assert joined_while_loading(uninterrupted)
     assert not joined_while_loading(folder)
 
     config = recorded / "config.yaml"

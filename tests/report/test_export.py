@@ -227,12 +227,12 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
-    rn50: Rn50, whole: Path
+    rn50: Rn50, uninterrupted: Path
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
-    kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
+    kept = map(read_checkpoint, checkpoints_in(uninterrupted / "checkpoint"))
     path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
-    evaluation = partial(evaluated, rn50, path, *places(whole))
+    evaluation = partial(evaluated, rn50, path, *places(uninterrupted))
     of_one = evaluation("--ranks=1")
     of_two = evaluation("--ranks=2")
     assert of_one["correct"] == of_two["correct"]

@@ -26,7 +26,7 @@ from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train.checkpoint.file import write_checkpoint
 from tests.conftest import write_json, write_metrics
 from tests.host.test_lock import left, start_holder
-from tests.train.test_checkpoint import arrays, meta
+from tests.train.saved import arrays, meta
 from tests.waiting import read_terminal, wait_until
 
 LOADED = load("smoke", ["seed=1"])

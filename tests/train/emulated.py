@@ -29,36 +29,36 @@ _DTYPES = {
 
 def wrapper(source: Path = SOURCE) -> str:
     """C++ that has the kernels: run_NAME, and how many parameters it has."""
-    text = f'#define EMULATED\n{WITH_NORMS}#include "{HEADER}"\n#include "{source}"\n'
+    code = f'#define EMULATED\n{WITH_NORMS}#include "{HEADER}"\n#include "{source}"\n'
     for name, named in parameters(source.read_text()).items():
-        text += (
+        code += (
             f'extern "C" {{ extern const int parameters_{name} = {len(named)}; }}\n'
             f'extern "C" void run_{name}(int blocks, int threads, void** arguments) '
             f"{{ emulate({name}, blocks, threads, arguments); }}\n"
         )
-    return text
+    return code
 
 
-def compile_text(text: str, made: Path, *options: str) -> None:
-    source = made.with_suffix(".cc")
-    source.write_text(text)
+def compile_text(code: str, target: Path, *options: str) -> None:
+    source = target.with_suffix(".cc")
+    source.write_text(code)
     command = ["g++", "-std=c++20", "-O1", "-pthread", "-Wall", "-Werror", *options]
-    subprocess.run([*command, str(source), "-o", str(made)], check=True)
+    subprocess.run([*command, str(source), "-o", str(target)], check=True)
 
 
 def build() -> Path:
     """The text of the kernels, compiled by g++ once."""
-    text = wrapper()
-    whole = text + SOURCE.read_text() + HEADER.read_text()
-    digest = hashlib.sha256(whole.encode()).hexdigest()
+    code = wrapper()
+    all_code = code + SOURCE.read_text() + HEADER.read_text()
+    digest = hashlib.sha256(all_code.encode()).hexdigest()
     built = Path(tempfile.gettempdir()) / f"rn50_emulated_{digest[:16]}.so"
     if not built.exists():
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
-            made = Path(folder) / "kernels.so"
+            target = Path(folder) / "kernels.so"
             # An access that a GPU refuses for its alignment ends the process.
             alignment = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
-            compile_text(text, made, "-fPIC", "-shared", *alignment)
-            made.replace(built)
+            compile_text(code, target, "-fPIC", "-shared", *alignment)
+            target.replace(built)
     return built
 
 
@@ -88,8 +88,8 @@ class EmulatedDevice:
 def _make(call: Call) -> None:
     first = ctypes.addressof(call) + Call.words.offset
     end = first + ctypes.sizeof(call.words)
-    places = range(first, end, ctypes.sizeof(ctypes.c_uint64))
-    _KERNEL(call.function)(call.blocks, THREADS, (ctypes.c_void_p * WORDS)(*places))
+    addresses = range(first, end, ctypes.sizeof(ctypes.c_uint64))
+    _KERNEL(call.function)(call.blocks, THREADS, (ctypes.c_void_p * WORDS)(*addresses))
 
 
 class EmulatedModule(CudaModule):

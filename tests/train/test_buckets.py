@@ -39,13 +39,13 @@ def test_backward_writes_the_same_gradients_into_the_buckets(rule: str) -> None:
         loss.backward()
         return [p.grad().asnumpy() for p in parameters]
 
-    before = gradients()
+    expected = gradients()
     buckets = lay_out_gradients(parameters, rule, CPU)
     # it had fixed where backward writes
     net.hybridize(static_alloc=True, static_shape=True)
     after = gradients()
-    for first, again in zip(before, after, strict=True):
-        np.testing.assert_array_equal(again, first)
+    for first, second in zip(expected, after, strict=True):
+        np.testing.assert_array_equal(second, first)
     # not a copy: a change of the bucket is a change of the gradient
     for bucket in buckets:
         bucket[:] = 1
@@ -62,8 +62,8 @@ def test_last_layers_come_first_each_on_its_boundary() -> None:
     starts = []
     for number, p in enumerate(parameters, start=1):
         p.grad()[:] = number
-        places = np.flatnonzero(bucket.asnumpy() == number)
-        starts.append(int(places[0]))
+        indices = np.flatnonzero(bucket.asnumpy() == number)
+        starts.append(int(indices[0]))
     values = bucket.asnumpy()
     assert starts == sorted(starts, reverse=True)
     assert not any(start % (ALIGN_BYTES // 4) for start in starts)
@@ -104,8 +104,8 @@ def test_nearly_all_bytes_of_a_float16_model_lie_in_the_groups_of_the_rule(
     assert types[-1] == np.float32
     predicted = [group.n_bytes for group in wire_groups(rule, "fp16")]
     padding = ALIGN_BYTES * (len(resnet50_half) + 1)
-    for laid, costed in zip(sizes, predicted, strict=True):
-        assert 0 <= laid - costed < padding
+    for laid_bytes, costed in zip(sizes, predicted, strict=True):
+        assert 0 <= laid_bytes - costed < padding
 
 
 def test_sizes_that_do_not_fit_the_network_are_named() -> None:

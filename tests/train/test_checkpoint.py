@@ -35,13 +35,12 @@ from rn50.train.checkpoint.folder import (
 from rn50.train.checkpoint.model_export import describe
 from rn50.train.checkpoint.restore import restore
 from rn50.train.checkpoint.resume import check_config, resumed_config
-from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
 from rn50.train.communication.identity import image_set_in
 from rn50.train.network.build import statistics_arrays, weight_arrays
 from tests.conftest import refused
 from tests.faults.file_system import refusing
+from tests.train.saved import CONFIG, arrays, leave_checkpoint, meta
 
-CONFIG = ("smoke", ["seed=1"])
 COPY = [
     "data.path=copy",
     "data.classes=4",
@@ -51,48 +50,14 @@ COPY = [
 """A copy of the set, which nobody would draw anew."""
 
 
-def meta(step: int = 7, **changes: Any) -> Meta:
-    loaded = load(*CONFIG)
-    values: dict[str, Any] = {
-        "state": TrainState(step=step, best_accuracy=0.75),
-        "log_bytes": 100,
-        "metrics_bytes": 50,
-        "run_started_unix_s": 1.5,
-        "previous_lr": 0.1 + 0.2,
-        "loss_scale": LossScaleState(value=0.5, checks=((7, 0.5, True),)),
-        "ranks": 2,
-        "statistics_rows": 1,
-        "config_sha256": loaded.sha256,
-        "config": loaded.to_dict(),
-        "image_set": image_set_in(Path(loaded.run.data.path)) or "none here",
-    }
-    return Meta(**values | changes)
-
-
-def arrays() -> dict[str, Any]:
-    rng = np.random.default_rng(3)
-    return {
-        "weight/a": rng.standard_normal((3, 5)).astype(np.float32),
-        "velocity/a": rng.standard_normal((7,)).astype(np.float16),
-        "empty": np.zeros((2, 0), np.float32),
-        "statistics/a": rng.standard_normal((2, 3)).astype(np.float32)[:, 1:],
-    }
-
-
 def shapes() -> dict[str, Any]:
-    """Of `arrays`."""
+    """The shapes and types of `arrays`."""
     return {name: (array.shape, array.dtype.name) for name, array in arrays().items()}
-
-
-def write(folder: Path, step: int = 7, **changes: Any) -> Path:
-    path = folder / file_name(step)
-    write_checkpoint(path, meta(step, **changes), arrays())
-    return path
 
 
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
-    return write(tmp_path)
+    return leave_checkpoint(tmp_path)
 
 
 def whole(path: Path) -> Checkpoint:
@@ -104,24 +69,24 @@ def whole(path: Path) -> Checkpoint:
 def test_what_goes_in_comes_out_bit_for_bit(good: Path) -> None:
     checkpoint = whole(good)
     assert checkpoint.meta == meta()
-    held = checkpoint.load(shapes())
+    loaded = checkpoint.load(shapes())
     for name, array in arrays().items():
-        assert held[name].dtype == array.dtype
-        np.testing.assert_array_equal(held[name], array)
+        assert loaded[name].dtype == array.dtype
+        np.testing.assert_array_equal(loaded[name], array)
     some = {"weight/a": ((3, 5), "float32")}
     assert checkpoint.load(some).keys() == some.keys()
     assert list(good.parent.iterdir()) == [good]
 
 
 def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
-    drawn = random.Random(0)
+    rng = random.Random(0)
     content = good.read_bytes()
-    places = range(len(content))
-    sizes = [0, 8, 16, *drawn.choices(places, k=20)]
+    offsets = range(len(content))
+    sizes = [0, 8, 16, *rng.choices(offsets, k=20)]
     damaged = [content[:size] for size in sizes]
-    for place in drawn.choices(places, k=100):
+    for offset in rng.choices(offsets, k=100):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << drawn.randrange(8)
+        flipped[offset] ^= 1 << rng.randrange(8)
         damaged.append(bytes(flipped))
     for data in damaged:
         good.write_bytes(data)
@@ -130,10 +95,10 @@ def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
 
 
 def tensors(header: object, body: bytes = b"", length: int | None = None) -> bytes:
-    text = json.dumps(header).encode()
+    header_json = json.dumps(header).encode()
     if length is None:
-        length = len(text)
-    return struct.pack("<Q", length) + text + body
+        length = len(header_json)
+    return struct.pack("<Q", length) + header_json + body
 
 
 def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
@@ -143,7 +108,7 @@ def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (b"\x80\x04\x95 a pickle, perhaps" * 4, "something else"),
         (tensors({}, length=1 << 60), "something else"),
@@ -154,29 +119,31 @@ def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
         (hostile(state={"step": "1"}), r"state\.step"),
     ],
 )
-def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_hostile_metadata_is_one_line(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
     path = tmp_path / "step_0000000001.ckpt"
     path.write_bytes(data)
-    with refused(f"torn or damaged: .*{words}") as caught:
+    with refused(f"torn or damaged: .*{message}") as caught:
         read_checkpoint(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize(
-    ("held", "found"), [({"a": np.zeros(1)}, r"F64 \[1\]"), ({}, "no such array")]
+    ("saved", "message"), [({"a": np.zeros(1)}, r"F64 \[1\]"), ({}, "no such array")]
 )
 def test_other_arrays_are_refused(
-    tmp_path: Path, held: dict[str, Any], found: str
+    tmp_path: Path, saved: dict[str, Any], message: str
 ) -> None:
-    write_checkpoint(tmp_path / "a.ckpt", meta(), held)
-    with refused(rf"a: float32 \[2\] expected, found {found}"):
+    write_checkpoint(tmp_path / "a.ckpt", meta(), saved)
+    with refused(rf"a: float32 \[2\] expected, found {message}"):
         whole(tmp_path / "a.ckpt").load({"a": ((2,), "float32")})
 
 
 def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     for step in (5, 10, 15):
-        write(tmp_path, step)
+        leave_checkpoint(tmp_path, step)
     newest = tmp_path / file_name(15)
     newest.write_bytes(newest.read_bytes()[:-10])
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
@@ -189,18 +156,20 @@ def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "missing") == (None, [])
 
 
-@pytest.mark.parametrize(("agreed_step", "kept"), [(None, [4, 5]), (2, [2, 4, 5])])
+@pytest.mark.parametrize(
+    ("agreed_step", "kept_steps"), [(None, [4, 5]), (2, [2, 4, 5])]
+)
 def test_the_newest_the_best_and_the_newest_that_agreed_are_kept(
-    tmp_path: Path, agreed_step: int | None, kept: list[int]
+    tmp_path: Path, agreed_step: int | None, kept_steps: list[int]
 ) -> None:
     for step in (1, 2, 3, 4, 5):
-        path = write(tmp_path, step)
+        path = leave_checkpoint(tmp_path, step)
         if step < 4:
             mark_best(path)
         prune(tmp_path, 2, agreed_step)
-    assert list(map(step_of, checkpoints_in(tmp_path))) == kept
+    assert list(map(step_of, checkpoints_in(tmp_path))) == kept_steps
     assert whole(tmp_path / BEST).meta.step == 3
-    assert len(list(tmp_path.iterdir())) == len(kept) + 1
+    assert len(list(tmp_path.iterdir())) == len(kept_steps) + 1
 
 
 def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_room(
@@ -210,7 +179,7 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
         "import sys; from pathlib import Path; from rn50.train.checkpoint.folder import mark_best;"
         "mark_best(Path(sys.argv[1]))"
     )
-    best = write(tmp_path, 1)
+    best = leave_checkpoint(tmp_path, 1)
 
     def mark(**calls: str) -> int:
         command = [sys.executable, "-c", code, str(best)]
@@ -222,7 +191,7 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
     assert (tmp_path / BEST).read_bytes() == best.read_bytes()
     assert not best.samefile(tmp_path / BEST)
     for step in (2, 3, 4):
-        write(tmp_path, step)
+        leave_checkpoint(tmp_path, step)
     prune(tmp_path, 2, unmarked=best)
     assert list(map(step_of, checkpoints_in(tmp_path))) == [1, 3, 4]
     assert len(list(tmp_path.iterdir())) == 4
@@ -232,13 +201,13 @@ def test_a_folder_of_checkpoints_that_is_a_link_out_of_its_run_is_not_opened(
     tmp_path: Path,
 ) -> None:
     """It may be in a stranger's run: `evaluate`, `export model` and `--resume` open it here."""
-    others = tmp_path / "others"
+    other_folder = tmp_path / "others"
     link = tmp_path / "run/checkpoint"
-    others.mkdir()
-    mark_best(write(others))
+    other_folder.mkdir()
+    mark_best(leave_checkpoint(other_folder))
     link.parent.mkdir()
-    link.symlink_to(others)
-    why = f"^{link}: no link out of its folder expected, found one to {others}"
+    link.symlink_to(other_folder)
+    why = f"^{link}: no link out of its folder expected, found one to {other_folder}"
     with refused(why):
         chosen_checkpoint(link.parent)
     with refused(why):
@@ -248,7 +217,7 @@ def test_a_folder_of_checkpoints_that_is_a_link_out_of_its_run_is_not_opened(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (["seed=2"], "^seed: "),
         (["comm.groups=single"], "^comm.groups: "),
@@ -260,36 +229,36 @@ def test_a_folder_of_checkpoints_that_is_a_link_out_of_its_run_is_not_opened(
     ],
 )
 def test_only_what_changes_no_bits_may_differ(
-    good: Path, overrides: list[str], told: str | None
+    good: Path, overrides: list[str], message: str | None
 ) -> None:
     loaded = load("smoke", ["seed=1", *overrides])
-    with refused(told):
+    with refused(message):
         check_config(read_checkpoint(good), loaded)
 
 
 def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
     parts = ["seed=1", "data.shards=node", "system.ranks_per_node=1"]
     config = load("smoke", [*parts, "system.nodes=2"]).to_dict()
-    checkpoint = read_checkpoint(write(tmp_path, config=config))
-    others = load("smoke", [*parts, "system.nodes=4", "batch.per_rank=5"])
+    checkpoint = read_checkpoint(leave_checkpoint(tmp_path, config=config))
+    more_nodes = load("smoke", [*parts, "system.nodes=4", "batch.per_rank=5"])
     with refused(r"^system.nodes: 2 expected"):
-        check_config(checkpoint, others)
+        check_config(checkpoint, more_nodes)
 
 
 def test_the_image_set_is_known_by_its_content(
     smoke_data: Path, tmp_path: Path
 ) -> None:
     """A copy elsewhere is the same set; another under the same name is not."""
-    here = load("smoke", ["seed=1", f"data.path={smoke_data}"])
+    loaded = load("smoke", ["seed=1", f"data.path={smoke_data}"])
     digest = image_set_in(smoke_data)
-    same = read_checkpoint(write(tmp_path, image_set=digest))
-    check_config(same, here)
-    other = read_checkpoint(write(tmp_path, image_set="77"))
+    same = read_checkpoint(leave_checkpoint(tmp_path, image_set=digest))
+    check_config(same, loaded)
+    other_set = read_checkpoint(leave_checkpoint(tmp_path, image_set="77"))
     with refused(f"^data.path: .* 77 expected, as in .*, found {digest} in"):
-        check_config(other, here)
+        check_config(other_set, loaded)
     classes = load_manifest(smoke_data).classes
-    assert describe(same, here.run)["output"]["classes"] == classes
-    assert "classes" not in describe(other, here.run)["output"]
+    assert describe(same, loaded.run)["output"]["classes"] == classes
+    assert "classes" not in describe(other_set, loaded.run)["output"]
 
 
 def test_logs_are_on_the_disk_before_a_checkpoint_has_their_lengths(
@@ -305,8 +274,8 @@ def test_logs_are_on_the_disk_before_a_checkpoint_has_their_lengths(
     for log in logs:
         log.write_text("a")
     write_checkpoint(tmp_path / "a.ckpt", meta(), arrays(), logs=logs)
-    *before, _, _ = synced  # the file and its folder come last
-    assert set(before) == {*logs, tmp_path}
+    *synced_before, _, _ = synced  # the file and its folder come last
+    assert set(synced_before) == {*logs, tmp_path}
 
 
 def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -> None:
@@ -319,9 +288,9 @@ def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -
         assert loaded.run.batch.per_rank == per_rank
         assert loaded.run.batch.active_ranks == active_ranks
         check_config(checkpoint, loaded)
-    other = load("smoke", ["seed=1", "system.ranks_per_node=4"])
+    larger_batch = load("smoke", ["seed=1", "system.ranks_per_node=4"])
     with refused(r"batch: .*\{1: 20\} expected.*found \{1: 40\}"):
-        check_config(checkpoint, other)
+        check_config(checkpoint, larger_batch)
 
 
 @pytest.mark.parametrize(
@@ -356,13 +325,13 @@ def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
     change = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
     config = load("smoke", ["seed=1", change, f"eval.bn_stats={bn_stats}"]).to_dict()
     path = tmp_path / "a.ckpt"
-    about = meta(step, config=config, statistics_rows=2)
-    write_checkpoint(path, about, saved)
+    metadata = meta(step, config=config, statistics_rows=2)
+    write_checkpoint(path, metadata, saved)
     restore(read_checkpoint(path), net, rank=rank, ranks=ranks)
     for name, array in statistics_arrays(net).items():
         assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()
-    others = {"average": "batch", "batch": "average"}
-    restore(read_checkpoint(path), net, ranks=1, bn_stats=others[bn_stats])
+    other_modes = {"average": "batch", "batch": "average"}
+    restore(read_checkpoint(path), net, ranks=1, bn_stats=other_modes[bn_stats])
     (variance,) = [v for k, v in statistics_arrays(net).items() if k.endswith("var")]
     of_epoch_1 = {"average": 4.75, "batch": 2.5}
     if step == 50:
@@ -374,11 +343,11 @@ def test_a_copy_is_one_whatever_the_run_writes(
     tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run puts another file in place between metadata and arrays."""
-    best = write(tmp_path)
+    best = leave_checkpoint(tmp_path)
     checkpoint = read_checkpoint(best)
     if not links:
         monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
-    held = copy_of(checkpoint, tmp_path / "held.ckpt")
+    copy = copy_of(checkpoint, tmp_path / "held.ckpt")
     write_checkpoint(best, meta(9), {"weight/a": np.zeros(3)})
-    assert held.meta.step == 7
-    held.load(shapes())
+    assert copy.meta.step == 7
+    copy.load(shapes())

@@ -120,12 +120,12 @@ def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
         trainer.model.updater.arrays.return_value = {}
         return checkpointer.collect(trainer)
 
-    snapshot, *others = on_ranks(horovod, collect)
-    assert others == [None, None]
-    held = snapshot.arrays
+    snapshot, *rest = on_ranks(horovod, collect)
+    assert rest == [None, None]
+    arrays = snapshot.arrays
     expected = [[row, 7] for row in rows]
-    assert held["statistics/running_var"].tolist() == expected
-    assert len(held["statistics/running_mean"]) == len(rows)
+    assert arrays["statistics/running_var"].tolist() == expected
+    assert len(arrays["statistics/running_mean"]) == len(rows)
 
 
 def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(

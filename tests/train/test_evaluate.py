@@ -33,28 +33,28 @@ def evaluating(samples: int, per_batch: int) -> Run:
 )
 def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
     """2,500 images in three batches, the last filled up. float16 has no whole number from 2,049 to
-    4,096 that is odd. The image of class c with logits ranked by place p is a hit where p = 0."""
+    4,096 that is odd. The image of class c with logits ranked by rank p is a hit where p = 0."""
     samples = 2500
     per_batch = 900
     rng = np.random.default_rng(1)
     labels = np.full(3 * per_batch, NOT_COUNTED)
     labels[:samples] = rng.integers(classes, size=samples)
-    places = rng.choice([0, 0, 0, 1, 4, 5], size=samples)
-    places = places.clip(max=classes - 1)
+    label_ranks = rng.choice([0, 0, 0, 1, 4, 5], size=samples)
+    label_ranks = label_ranks.clip(max=classes - 1)
     logits = np.zeros((len(labels), classes), dtype)
-    for row, label, place in zip(logits, labels, places, strict=False):
-        others = rng.permutation(classes)[:7]
-        order = np.insert(others[others != label][:5], place, label)
+    for row, label, label_rank in zip(logits, labels, label_ranks, strict=False):
+        other_classes = rng.permutation(classes)[:7]
+        order = np.insert(other_classes[other_classes != label][:5], label_rank, label)
         row[order] = np.arange(len(order), 0, -1)
     batches = []
     for first in range(0, len(labels), per_batch):
-        place = slice(first, first + per_batch)
-        scores = nd.array(logits[place], dtype=dtype)
-        of_images = nd.array(labels[place])
+        batch_rows = slice(first, first + per_batch)
+        scores = nd.array(logits[batch_rows], dtype=dtype)
+        of_images = nd.array(labels[batch_rows])
         batches.append(Batch(scores, of_images))
     run = evaluating(samples, per_batch)
     accuracy = evaluate(lambda images: images, iter(batches).__next__, ALONE, run)
-    assert accuracy == (sum(places == 0), samples, sum(places < 5))
+    assert accuracy == (sum(label_ranks == 0), samples, sum(label_ranks < 5))
 
 
 @pytest.mark.parametrize("samples", [2, 4])
@@ -102,7 +102,7 @@ HEALTHY = [[0.5, 0.2], [0.3, 4.0]]
 
 
 @pytest.mark.parametrize(
-    ("ranks", "rank", "value", "odd"),
+    ("ranks", "rank", "value", "accused"),
     [
         (3, 1, 100.5, "1"),
         (3, 0, math.nan, "0"),
@@ -113,7 +113,11 @@ HEALTHY = [[0.5, 0.2], [0.3, 4.0]]
     ],
 )
 def test_statistics_far_from_the_other_ranks_are_warned_of(
-    ranks: int, rank: int, value: float, odd: str, capsys: pytest.CaptureFixture[str]
+    ranks: int,
+    rank: int,
+    value: float,
+    accused: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     comm = Mock(rank=0)
     sizes = np.array([HEALTHY] * (ranks + 1), np.float32)
@@ -125,5 +129,5 @@ def test_statistics_far_from_the_other_ranks_are_warned_of(
     arrays = [mx.nd.array([size]) for size in sizes[0].ravel()]
     warn_of_far_statistics(comm, arrays[:2], arrays[2:], ranks)
     said = capsys.readouterr().err
-    assert "".join(re.findall(r"rank (\d) on h", said)) == odd
-    assert ("cannot be told" in said) == (len(odd) == 2)
+    assert "".join(re.findall(r"rank (\d) on h", said)) == accused
+    assert ("cannot be told" in said) == (len(accused) == 2)

@@ -15,7 +15,7 @@ ELF = 2
 
 
 def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:
-    """As nvcc writes it: (kind, version, payload) of each entry."""
+    """A fat binary as nvcc writes it: (kind, version, payload) of each entry."""
     entries = b""
     for kind, version, payload in codes:
         sizes = (len(payload), 0, 0, 0, 8)
@@ -29,14 +29,14 @@ def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:
 
 def test_every_entry_of_every_fat_binary_is_found(tmp_path: Path) -> None:
     library = tmp_path / "lib.so"
-    whole = fat_binary((ELF, 50, b"A" * 40), (PTX, 90, b"B" * 24), (8, 86, b"C" * 8))
-    magic = whole[:4]  # also as data of something else, and at the end
+    binary = fat_binary((ELF, 50, b"A" * 40), (PTX, 90, b"B" * 24), (8, 86, b"C" * 8))
+    magic = binary[:4]  # also as data of something else, and at the end
     another = fat_binary((ELF, 80, b""))
-    parts = [b"\x7fELF", magic, b"text" * 9, whole, bytes(24), another, magic]
+    parts = [b"\x7fELF", magic, b"text" * 9, binary, bytes(24), another, magic]
     library.write_bytes(b"".join(parts))
     assert gpu_code(library) == {"ELF": {50, 80}, "PTX": {90}}
     broken = tmp_path / "broken.so"
-    broken.write_bytes(whole[:-1])
+    broken.write_bytes(binary[:-1])
     assert gpu_code(broken) == {}
 
 
@@ -63,7 +63,7 @@ ALEXNET = {"network": "alexnet"}
 
 
 @pytest.mark.parametrize(
-    ("code", "model", "capability", "told"),
+    ("code", "model", "capability", "message"),
     [
         (WHEEL, {}, (7, 0), None),
         (WHEEL, {}, (9, 0), None),
@@ -80,11 +80,11 @@ def test_what_a_gpu_runs_follows_from_network_and_library(
     code: dict[str, set[int]],
     model: dict[str, str],
     capability: tuple[int, int],
-    told: str | None,
+    message: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "code_here", lambda: code)
-    with refused(told) as caught:
+    with refused(message) as caught:
         check_step(Model.model_validate(model), "NVIDIA X", capability)
     named = "found NVIDIA X with {}.{}".format(*capability)
-    assert told is None or named in str(caught.value)
+    assert message is None or named in str(caught.value)

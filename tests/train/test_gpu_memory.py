@@ -1,4 +1,4 @@
-"""Where a plan's values lie: never two at a place that are needed at a time."""
+"""The places of a plan's values: never two at one that are needed at a time."""
 
 from itertools import combinations
 from operator import attrgetter
@@ -21,8 +21,8 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
     end_bytes = lay_out(buffers)
     for pair in combinations(buffers, 2):
         low, high = sorted(pair, key=attrgetter("offset", "size_bytes"))
-        apart = low.offset + low.size_bytes <= high.offset
-        assert apart or not set(low.calls) & set(high.calls)
+        is_apart = low.offset + low.size_bytes <= high.offset
+        assert is_apart or not set(low.calls) & set(high.calls)
     for buffer in buffers:
         assert buffer.offset % ALIGN_BYTES == 0
         assert buffer.offset + buffer.size_bytes <= end_bytes

@@ -91,8 +91,8 @@ Train = Callable[..., Path]
 @pytest.fixture(scope="module")
 def train(shared: Path, over_gloo: pytest.MonkeyPatch) -> Train:
     """`train(FOLDER, *OVERRIDES)`: begins the run in a folder, or goes on with it."""
-    drawn = made_once(shared / "forty", lambda folder: packed(folder, SAMPLES))
-    data = (f"data.path={drawn}", f"data.synthetic={SAMPLES}")
+    image_set = made_once(shared / "forty", lambda folder: packed(folder, SAMPLES))
+    data = (f"data.path={image_set}", f"data.synthetic={SAMPLES}")
 
     def run_one(folder: Path, *overrides: str) -> Path:
         folder.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ def train(shared: Path, over_gloo: pytest.MonkeyPatch) -> Train:
 
 
 @pytest.fixture(scope="module")
-def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def uninterrupted(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("lone") / "whole")
 
 
@@ -122,14 +122,14 @@ def saved(folder: Path) -> list[int]:
     return list(map(step_of, checkpoints_in(folder / "checkpoint")))
 
 
-def test_what_a_run_leaves(whole: Path) -> None:
-    record = result(whole)
+def test_what_a_run_leaves(uninterrupted: Path) -> None:
+    record = result(uninterrupted)
     config = load("smoke", list(CONFIG)).run
     image_flops = training_flops(config.model, config.data)
     assert image_flops
-    evaluations = metrics(whole, "eval")
-    places = [(e["epoch"], e["step"], e["total"]) for e in evaluations]
-    assert places == [(2, 8, 20), (4, 12, 20)]
+    evaluations = metrics(uninterrupted, "eval")
+    positions = [(e["epoch"], e["step"], e["total"]) for e in evaluations]
+    assert positions == [(2, 8, 20), (4, 12, 20)]
     expected = {
         "status": "aborted",
         "target": 0.999,
@@ -144,25 +144,30 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert record.items() >= expected.items()
     assert "stopped" not in record
     assert record["storage_read_bytes"] >= 0
-    points = metrics(whole, "train")
+    points = metrics(uninterrupted, "train")
     assert [p["step"] for p in points] == [3, 6, 9, 12]
     assert len({p["loss_scale"] for p in points}) > 2
     assert [p["global_batch_size"] for p in points] == [10, 10, 20, 20]
     assert [p["momentum"] for p in points] == pytest.approx([0.9, 0.9, 0.95, 0.95])
-    table = read_json(whole / "ranks.json")["ranks"]
+    table = read_json(uninterrupted / "ranks.json")["ranks"]
     assert table["host"] == ["here"]
     assert table["steps"] == [12]
     lines = []
-    for key, _, about in of_training(whole):
-        epochs = [str(about[name]) for name in EPOCHS if name in about]
+    for key, _, metadata in of_training(uninterrupted):
+        epochs = [str(metadata[name]) for name in EPOCHS if name in metadata]
         lines.append(" ".join([key, *epochs]))
     assert lines[lines.index("block_start 1 2") :] == BLOCKS.splitlines()
-    spans = read_json(whole / "timeline.json")["traceEvents"]
+    spans = read_json(uninterrupted / "timeline.json")["traceEvents"]
     names = {span["name"] for span in spans}
     assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= names
-    assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
+    assert saved(uninterrupted) == [
+        3,
+        6,
+        8,
+        12,
+    ]  # 8: the first evaluation is the best so far
     best = max(evaluations, key=itemgetter("accuracy"))  # the first of those
-    checkpoint = read_checkpoint(whole / "checkpoint" / "best.ckpt")
+    checkpoint = read_checkpoint(uninterrupted / "checkpoint" / "best.ckpt")
     assert checkpoint.meta.step == best["step"]
 
 
@@ -173,12 +178,12 @@ def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
     of a block."""
     steps_ms = []
 
-    def gather(*arguments: Any, phases_ms: Any, **others: Any) -> Any:
+    def gather(*arguments: Any, phases_ms: Any, **options: Any) -> Any:
         in_phases = phases_ms[
             :, 1 : len(PHASES)
         ]  # without what the host did between two steps
         steps_ms.extend(in_phases.sum(axis=1))
-        return gather_ranks(*arguments, phases_ms=phases_ms, **others)
+        return gather_ranks(*arguments, phases_ms=phases_ms, **options)
 
     monkeypatch.setattr(run, "gather_ranks", gather)
     folder = train(tmp_path / "run", "batch.per_rank=20", "checkpoint.every=2 steps")
@@ -194,42 +199,22 @@ def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
     assert sum(shares) == pytest.approx(result(folder)["time_to_train_s"])
 
 
-@pytest.mark.parametrize(
-    ("limit", "stops_at"),
-    [("limits.time_s=0.001", 3), ("limits.epochs=1", 4), ("limits.epochs=2", 8)],
+STOPS = (
+    ("limits.time_s=0.001", 3),
+    ("limits.epochs=1", 4),
+    ("limits.epochs=1", 4),
+    ("limits.epochs=2", 8),
+    ("limits.epochs=1", 8),
 )
-def test_a_run_that_stopped_goes_on_bit_for_bit(
-    train: Train, whole: Path, tmp_path: Path, limit: str, stops_at: int
-) -> None:
-    """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
-    it goes on, with norms: a point's loss is the mean over its steps, whichever they are."""
-    folder = train(tmp_path / "run", limit)
-    stopped = {"by": "", "step": stops_at, "limit": limit.partition("=")[0]}
-    assert result(folder)["stopped"] == stopped
-    assert saved(folder)[-1] == stops_at
-    assert stop_of(folder) == "aborted"
-    train(folder, "log.every=1 steps", "log.profile=norms")
-    assert result(folder)["resumed_after_step"] == stops_at
-    for quantity in ("weight_norm", "gradient_norm", "norm_ratio", "trust_ratio"):
-        measured = [record["step"] for record in metrics(folder, quantity)]
-        assert measured == list(range(stops_at + 1, 13))
-    assert not metrics(whole, "weight_norm")
-    for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
-        assert result(folder)[key] == result(whole)[key]
-    assert of_training(folder) == of_training(whole)
-    points = {point["step"]: point for point in metrics(folder, "train")}
-    for point, steps in zip(metrics(whole, "train"), STEPS_OF_POINTS, strict=True):
-        for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
-            assert points[point["step"]][key] == point[key]
-        if steps[0] <= stops_at:
-            steps = steps[-1:]
-        loss = mean(points[step]["loss"] for step in steps)
-        assert point["loss"] == pytest.approx(loss, rel=1e-6)
+"""Stops within an epoch, between two of a block, and after an evaluation; a spent budget stops
+again."""
 
 
-def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
-    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_stopped_again_and_again_goes_on_bit_for_bit(
+    train: Train, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first stop is before the first step. In the end it logs every step, with norms: a
+    point's loss is the mean over its steps, whichever they are."""
     start_clock = RunContext.start_clock
 
     def stop_at_once(context: RunContext, tensors: Sequence[str]) -> None:
@@ -242,28 +227,38 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
         folder = train(tmp_path / "run")
     assert result(folder)["stopped"] == {"by": "asked", "step": 0, "limit": None}
     assert "images_per_s" not in result(folder)
-    train(folder)
-    assert result(folder)["resumed_after_step"] == 0
-    assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
-    assert of_training(folder) == of_training(whole)
-
-
-def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
-    train: Train, whole: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    for budget, stops_at in ((1, 4), (1, 4), (2, 8), (1, 8)):
-        train(folder, f"limits.epochs={budget}")
-        stopped = result(folder)["stopped"]
-        assert stopped["limit"] == "limits.epochs"
-        assert stopped["step"] == stops_at
-    train(folder, "limits.epochs=4")
+    last_step = 0
+    for limit, step in STOPS:
+        train(folder, limit)
+        stopped = {"by": "", "step": step, "limit": limit.partition("=")[0]}
+        assert result(folder)["stopped"] == stopped
+        assert result(folder)["resumed_after_step"] == last_step
+        assert saved(folder)[-1] == step
+        assert stop_of(folder) == "aborted"
+        last_step = step
+    train(folder, "limits.epochs=4", "log.every=1 steps", "log.profile=norms")
     assert "stopped" not in result(folder)
-    assert of_training(folder) == of_training(whole)
+    assert result(folder)["resumed_after_step"] == last_step
+    for quantity in ("weight_norm", "gradient_norm", "norm_ratio", "trust_ratio"):
+        measured = [record["step"] for record in metrics(folder, quantity)]
+        assert measured == list(range(last_step + 1, 13))
+    assert not metrics(uninterrupted, "weight_norm")
+    for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
+        assert result(folder)[key] == result(uninterrupted)[key]
+    assert of_training(folder) == of_training(uninterrupted)
+    points = {point["step"]: point for point in metrics(folder, "train")}
+    expected = metrics(uninterrupted, "train")
+    for point, steps in zip(expected, STEPS_OF_POINTS, strict=True):
+        for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
+            assert points[point["step"]][key] == point[key]
+        if steps[0] <= last_step:
+            steps = steps[-1:]
+        loss = mean(points[step]["loss"] for step in steps)
+        assert point["loss"] == pytest.approx(loss, rel=1e-6)
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = train(tmp_path / "run", "limits.epochs=2")
     log = folder / "result_0.txt"
@@ -283,21 +278,21 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     assert (jump["step"], jump["by_s"]) == (9, -7.5)
     assert "wall_clock_jump" in logged_keys(folder)
     assert result(folder)["resumed_after_step"] == 6
-    assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
+    assert result(folder)["weights_digest"] == result(uninterrupted)["weights_digest"]
     stamps = [event.time_ms for event in read_events(log)]
     assert stamps == sorted(stamps)
     assert last_ms < stamps[-1] < last_ms + 600_000
 
 
 def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
+    uninterrupted = tmp_path / "whole"
     resumed = tmp_path / "resumed"
     akiba = "optimizer.variant=akiba"
-    train(whole, akiba, "limits.epochs=2")
+    train(uninterrupted, akiba, "limits.epochs=2")
     for epochs in (1, 2):
         train(resumed, akiba, f"limits.epochs={epochs}")
     assert result(resumed)["resumed_after_step"] == 4
-    assert result(resumed)["weights_digest"] == result(whole)["weights_digest"]
+    assert result(resumed)["weights_digest"] == result(uninterrupted)["weights_digest"]
 
 
 def test_reading_before_the_clock_is_refused(

@@ -149,18 +149,18 @@ def test_a_step_that_overflows_is_momentum_alone(
     parameter, updater = updater_of_a_tensor(operators, variant, dtype)
 
     def weight_and_velocity() -> tuple[np.ndarray, np.ndarray]:
-        held = updater.arrays()
-        weight = held.get("master/fc_weight", parameter.data())
-        return weight.asnumpy(), held["velocity/fc_weight"].asnumpy()
+        arrays = updater.arrays()
+        weight = arrays.get("master/fc_weight", parameter.data())
+        return weight.asnumpy(), arrays["velocity/fc_weight"].asnumpy()
 
-    now = Settings(0.1, 0.5, 4)
+    step_settings = Settings(0.1, 0.5, 4)
     parameter.grad()[:] = 64.0
-    updater.step(1, now)
+    updater.step(1, step_settings)
     weight, velocity = weight_and_velocity()
     assert velocity.any()
     parameter.grad()[:] = 64.0
     parameter.grad()[3, 3] = np.inf
-    updater.step(2, now)
+    updater.step(2, step_settings)
     after, moved = weight_and_velocity()
     np.testing.assert_allclose(moved, 0.5 * velocity, rtol=1e-6)
     step = 0.1 * moved if variant == "akiba" else moved
@@ -178,14 +178,14 @@ def test_a_rank_without_a_share_of_the_batch_changes_its_scale_at_the_same_step(
     weight_of_idle, updater_of_idle = updater_of_a_tensor(
         operators, "nvidia", "float32"
     )
-    now = Settings(0.1, 0.5, 4)
+    step_settings = Settings(0.1, 0.5, 4)
     for step in range(1, 3 + CHECK_DELAY_STEPS):
         scale = updater.scaler.value_at(step)
         gradient = np.inf if step == 1 else scale
         for parameter in (weight, weight_of_idle):
             parameter.grad()[:] = gradient
-        updater.step(step, now)
-        updater_of_idle.step(step, now)
+        updater.step(step, step_settings)
+        updater_of_idle.step(step, step_settings)
     assert scale == 32.0
     np.testing.assert_array_equal(
         weight_of_idle.data().asnumpy(), weight.data().asnumpy()

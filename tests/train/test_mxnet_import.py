@@ -31,7 +31,7 @@ def test_a_loaded_module_stays() -> None:
 def test_a_python_without_rn50_loads_mxnet_and_prints_nothing_else(
     tmp_path: Path,
 ) -> None:
-    """As for Horovod's build (scripts/setup.sh), whose CMake reads what Python prints."""
+    """Horovod's build needs it (scripts/setup.sh), whose CMake reads what Python prints."""
     source = Path(restore_numpy_names.__code__.co_filename)
     (tmp_path / "mxnet_import.py").symlink_to(source)
     (tmp_path / "sitecustomize.py").write_text(

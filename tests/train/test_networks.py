@@ -96,13 +96,13 @@ def test_the_evaluation_network_has_copied_parameters(case: str) -> None:
     images = nd.array(random_images(case))
     assert not eval_net(images).asnumpy().any()  # nothing copied yet
     copy_parameters(net, eval_net, CPU)
-    before = eval_net(images).asnumpy()
+    logits_before = eval_net(images).asnumpy()
     # both in inference mode here
-    np.testing.assert_array_equal(before, net(images).asnumpy())
+    np.testing.assert_array_equal(logits_before, net(images).asnumpy())
     net.collect_params()["fc_bias"].data()[:] = 1
     copy_parameters(net, eval_net, CPU)  # over weights that inference has rewritten
     after = eval_net(images).asnumpy()
-    assert np.allclose(after - before, 1, atol=1e-5)
+    assert np.allclose(after - logits_before, 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", SMALL)
@@ -121,7 +121,7 @@ def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
 
 @pytest.mark.slow
 def test_initial_scale_is_he_normal_but_for_the_classifier() -> None:
-    """Of AlexNet, which has other dense layers; test_resnet.py pins ResNet's draw."""
+    """AlexNet has other dense layers; test_resnet.py pins ResNet's draw."""
     net, *_ = built("alexnet")
     parameters = net.collect_params()
     for layer in ("conv3", "fc6", "fc7", "fc"):
@@ -233,8 +233,8 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
         assert normed.dtype == dtype
         np.testing.assert_allclose(normed, expected, rtol=close)
         turned = nd.array(x.transpose(TO_NHWC), dtype=dtype)
-        again = last(turned).asnumpy().transpose(TO_NCHW)
-        np.testing.assert_array_equal(again, normed)
+        turned_back = last(turned).asnumpy().transpose(TO_NCHW)
+        np.testing.assert_array_equal(turned_back, normed)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ PUBLISHED = {
 
 
 def values_of(parameters: Parameters) -> dict[str, Any]:
-    """In float64."""
+    """The values of all parameters in float64."""
     return {name: p.data().asnumpy().astype(float) for name, p in parameters.items()}
 
 
@@ -73,24 +73,26 @@ class Reference:
         self.v = dict.fromkeys(self.w, 0.0)
         self.s = s
         keys = ("eta", "epsilon", "momentum_correction")
-        given = {key: getattr(s, key) for key in keys if getattr(s, key) is not None}
+        constants = {
+            key: getattr(s, key) for key in keys if getattr(s, key) is not None
+        }
         rule = PUBLISHED.get(s.variant, PUBLISHED["sgd"])
-        self.rule = rule._replace(**given)
+        self.rule = rule._replace(**constants)
         self.last_lr = 0.0
 
-    def step(self, gradients: dict[str, Any], now: Settings) -> None:
-        mu = now.momentum
+    def step(self, gradients: dict[str, Any], settings: Settings) -> None:
+        mu = settings.momentum
         if self.rule.momentum_correction and self.last_lr > 0:
-            mu *= now.lr / self.last_lr
-        self.last_lr = now.lr
+            mu *= settings.lr / self.last_lr
+        self.last_lr = settings.lr
         for name, w in self.w.items():
             ending = name.split("_")[1]
-            g = gradients[name] / now.global_batch_size
+            g = gradients[name] / settings.global_batch_size
             decay = self.s.weight_decay if ending in self.rule.decayed else 0.0
             trust = 1.0
             if ending in self.rule.scaled:
                 trust = self.trust(w, g, decay)
-            change = now.lr * trust * (g + decay * w)
+            change = settings.lr * trust * (g + decay * w)
             self.v[name] = mu * self.v[name] + change
             self.w[name] = w - self.v[name]
 
@@ -144,7 +146,7 @@ def take_step(
     updater: optimizer.Updater,
     parameters: Parameters,
     step: int,
-    now: Settings,
+    settings: Settings,
     dtype: str = "float32",
 ) -> dict[str, Any]:
     """The gradients of a step, whose update is done with them times the loss scale."""
@@ -152,7 +154,7 @@ def take_step(
     for name, p in parameters.items():
         gradients[name] = gradients[name].astype(dtype).astype(float)
         p.grad()[:] = gradients[name] * updater.scaler.scale.value
-    updater.step(step, now)
+    updater.step(step, settings)
     return gradients
 
 
@@ -187,8 +189,8 @@ def test_matches_the_reference(
         lr = base_lr * min(1, step / 5) * 0.95**step
         momentum = 0.9 if step < 15 else 0.94
         batch = BATCH if step < 10 else 2 * BATCH
-        now = Settings(lr, momentum, batch)
-        reference.step(take_step(updater, parameters, step, now), now)
+        settings = Settings(lr, momentum, batch)
+        reference.step(take_step(updater, parameters, step, settings), settings)
     # MXNet's multi_sum_sq adds up in float32, one by one: its norms are off by 5e-6 and more.
     tolerance = 2e-5 if path == "multi_tensor" else 2e-6
     for name, expected in reference.w.items():
@@ -211,23 +213,23 @@ MEASURED = [
 def test_measured_norms_are_those_of_the_update_and_change_no_bit(
     variant: str, path: str, dtype: str
 ) -> None:
-    """Of the weights before the update and the mean gradients, without the loss scale."""
+    """They are of the weights before the update and the mean gradients, without the loss scale."""
     s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2)
     parameters = build_as(dtype)
     updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
-    others = build_as(dtype)
-    measured = updater_of(others, s, path, scaler=LossScaler(64.0))
-    now = Settings(0.1, 0.9, BATCH)
+    measured_parameters = build_as(dtype)
+    measured = updater_of(measured_parameters, s, path, scaler=LossScaler(64.0))
+    settings = Settings(0.1, 0.9, BATCH)
     for step in (6, 7):
-        w = masters_of(others, measured)
-        gradients = take_step(updater, parameters, step, now, dtype)
-        for name, p in others.items():
+        w = masters_of(measured_parameters, measured)
+        gradients = take_step(updater, parameters, step, settings, dtype)
+        for name, p in measured_parameters.items():
             p.grad()[:] = gradients[name] * 64.0
-        norms = measured.norms(measured.measured_step(step, now))
+        norms = measured.norms(measured.measured_step(step, settings))
         expected = norms_of(w, gradients, Reference(build(), s))
         for quantity, values in norms.items():
             assert values == pytest.approx(expected[quantity], rel=2e-5, nan_ok=True)
-        after = values_of(others)
+        after = values_of(measured_parameters)
         for name, value in values_of(parameters).items():
             assert (value == after[name]).all()
 
@@ -279,15 +281,14 @@ def norms_of(
 def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None:
     """The paths of GPUs, which run on a CPU too: small steps survive float16."""
     s = Optimizer(variant=variant, base_lr=0.01, weight_decay=1e-3)
-    parameters = build()
-    for name, p in parameters.items():
-        if name.endswith("weight"):
-            p.cast("float16")
+    parameters = build_as("float16")
     updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
     reference = Reference(parameters, s)
-    now = Settings(0.01, 0.9, BATCH)
+    settings = Settings(0.01, 0.9, BATCH)
     for step in range(1, 40):
-        reference.step(take_step(updater, parameters, step, now, "float16"), now)
+        reference.step(
+            take_step(updater, parameters, step, settings, "float16"), settings
+        )
     for name, expected in reference.w.items():
         weight = parameters[name].data().asnumpy()
         master = updater.arrays().get(f"master/{name}")
@@ -327,8 +328,8 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
     m = dict.fromkeys(w, 0.0)
     d = dict.fromkeys(w, 0.0)
     for step in range(1, 31):
-        now = Settings(0.01, 0.9, BATCH)
-        gradients = take_step(updater, parameters, step, now)
+        settings = Settings(0.01, 0.9, BATCH)
+        gradients = take_step(updater, parameters, step, settings)
         sgd = akiba_sgd_share(step / 2)
         rms = 3e-4 / 0.01 * (1 - sgd)
         for n in w:
@@ -348,11 +349,11 @@ def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
     """The warm-up on zeros relies on it."""
     parameters = build()
     updater = updater_of(parameters, Optimizer(variant=variant), "own")
-    before = values_of(parameters)
+    values_before = values_of(parameters)
     take_step(updater, parameters, 1, Settings(0.0, 0.0, BATCH))
     updater.reset()
     for name, values in values_of(parameters).items():
-        assert (values == before[name]).all()
+        assert (values == values_before[name]).all()
 
 
 @pytest.mark.slow

@@ -25,17 +25,9 @@ from tests.conftest import metrics
 
 pytestmark = pytest.mark.slow
 SMALL_PX = {"resnet": (32, 36), "alexnet": (64, 72), "googlenet": (64, 72)}
-
-
-DISTINCT = {
-    "abci_2048_open",
-    "akiba_1024",
-    "dgxh100_8",
-    "goyal_256",
-    "sony_4096",
-    "you_alexnet_32k",
-}
-"""Of each update rule, network, batch that changes and way of statistics one; the rest at night."""
+DISTINCT = {"abci_2048_open", "sony_4096", "you_alexnet_32k"}
+"""One of each network, batch that changes and way of statistics, and of each update rule that no
+other run of these tests has; the rest at night."""
 # Not size, and nothing else may differ: a CPU has no float16 GEMM, no NHWC, and MPI no torus.
 EXCEPTIONS = {
     ("model.dtype", "float16"): "float32",
@@ -45,7 +37,7 @@ EXCEPTIONS = {
 
 
 def global_batches(run: Run) -> list[int]:
-    """Of all segments, then the one that learning rate or momentum follow."""
+    """Those of all segments, then the one that learning rate or momentum follow."""
     batches = [segment.global_batch_size for segment in build_plan(run).segments]
     return [*batches, run.batch.reference or batches[0]]
 
@@ -60,10 +52,10 @@ def shrunk_batches(run: Run) -> list[int]:
 
 def smoke_overlay(run: Run, folder: str) -> list[str]:
     """Overrides that make `run` a run of one CPU rank on the images of `small_data`."""
-    first, *others, reference = shrunk_batches(run)
+    first, *following, reference = shrunk_batches(run)
     changes = [
         {"after_epoch": change.after_epoch, "per_rank": batch, "active_ranks": 1}
-        for change, batch in zip(run.batch.changes, others, strict=True)
+        for change, batch in zip(run.batch.changes, following, strict=True)
     ]
     crop_px, eval_resize_px = SMALL_PX[run.model.network]
     overlay = {
@@ -121,7 +113,7 @@ def test_preset_takes_two_steps_and_evaluates(
     context = RunContext(loaded, tmp_path, ProcessInfo(0, 1, 0, "here"))
     context.prepare()
     trainer = start_up(context)
-    before = weights(trainer)
+    weights_before = weights(trainer)
     context.log.block_start(1, 1)
     context.log.epoch_start(1)
     for point in train_steps(trainer, 1, 2, log_every=1):
@@ -142,16 +134,16 @@ def test_preset_takes_two_steps_and_evaluates(
     unchanged = []
     for tensor, values in after.items():
         assert np.isfinite(values).all(), tensor
-        if np.array_equal(values, before[tensor]):
+        if np.array_equal(values, weights_before[tensor]):
             unchanged.append(tensor)
     assert [t for t in unchanged if not too_small_a_change(run, t)] == []
     assert len(unchanged) < len(after) / 2
-    drawn, *_ = build_networks(
+    redrawn, *_ = build_networks(
         run.model,
         run.data.classes,
         crop_px=run.data.crop_px,
         seed=stream_seed(run.seed or 0, "weights"),
         operators=trainer.comm.operators,
     )
-    for p in trainable(drawn):
-        np.testing.assert_array_equal(p.data().asnumpy(), before[p.name])
+    for p in trainable(redrawn):
+        np.testing.assert_array_equal(p.data().asnumpy(), weights_before[p.name])

@@ -19,26 +19,26 @@ K = 1024
 T = TypeVar("T", int, float)
 
 
-class At(NamedTuple):
+class Moment(NamedTuple):
     """A step, counted from 1, and how many images had been processed before and are after it."""
 
     step: int
-    before: int
-    after: int
+    images_before: int
+    images_after: int
     batch: int
 
     @property
     def epoch(self) -> float:
         """Processed samples / set size."""
-        return self.after / IMAGES
+        return self.images_after / IMAGES
 
     @property
     def epochs_complete(self) -> int:
-        """Before this step."""
-        return self.before // IMAGES
+        """Epochs that were complete before this step."""
+        return self.images_before // IMAGES
 
 
-Curve = Callable[[At], float]
+Curve = Callable[[Moment], float]
 
 
 class Published(NamedTuple):
@@ -57,7 +57,7 @@ def _last_from(values: dict[int, T], epoch: int) -> T:
     return values[max(after for after in values if after <= epoch)]
 
 
-def walk(run: Published) -> Iterator[At]:
+def walk(run: Published) -> Iterator[Moment]:
     step = 0
     done = 0
     for epoch in range(run.epochs):
@@ -65,78 +65,78 @@ def walk(run: Published) -> Iterator[At]:
         end = done + IMAGES if run.pads else (epoch + 1) * IMAGES
         while done < end:
             step += 1
-            before = done
+            images_before = done
             done += batch
-            yield At(step, before, done, batch)
+            yield Moment(step, images_before, done, batch)
 
 
 def nvidia(base: float, warmup: float, length: int) -> Curve:
     """MXNet's PolyScheduler, power 2 to 1e-4, at the number of the update."""
 
-    def lr(at: At) -> float:
-        if at.step <= warmup:
-            return base * at.step / warmup
-        done = (at.step - warmup) / (length - warmup)
+    def lr(moment: Moment) -> float:
+        if moment.step <= warmup:
+            return base * moment.step / warmup
+        done = (moment.step - warmup) / (length - warmup)
         return 1e-4 + (base - 1e-4) * (1 - done) ** 2
 
     return lr
 
 
-def fujitsu(at: At) -> float:
+def fujitsu(moment: Moment) -> float:
     """Ends at the ratio 0.0025; `current_iter`, from which it decays, counts the steps before."""
     warmup = 36 * 15
-    if at.step <= warmup:
-        return 13 * at.step / warmup
-    decayed = min(1, (at.step - 1 - warmup) / 780)
+    if moment.step <= warmup:
+        return 13 * moment.step / warmup
+    decayed = min(1, (moment.step - 1 - warmup) / 780)
     return 13 * ((1 - 0.0025) * (1 - decayed) ** 2.2 + 0.0025)
 
 
-def goyal(at: At) -> float:
+def goyal(moment: Moment) -> float:
     """From the rate of 256 images to k times that of k times the batch, in a constant step."""
     warmup = round(5 * IMAGES / 8192)
-    if at.step <= warmup:
-        return 0.1 + (3.2 - 0.1) * at.step / warmup
+    if moment.step <= warmup:
+        return 0.1 + (3.2 - 0.1) * moment.step / warmup
     exponents = {0: 0, 30: 1, 60: 2, 80: 3}
-    return 3.2 / 10 ** _last_from(exponents, at.epochs_complete)
+    return 3.2 / 10 ** _last_from(exponents, moment.epochs_complete)
 
 
-def akiba(at: At) -> float:
+def akiba(moment: Moment) -> float:
     factors = {0: 0.5, 40: 0.075, 70: 0.01, 85: 0.001}
-    return 0.1 * 32_768 / 256 * _last_from(factors, at.epochs_complete)
+    return 0.1 * 32_768 / 256 * _last_from(factors, moment.epochs_complete)
 
 
-def sony_a(at: At) -> float:
+def sony_a(moment: Moment) -> float:
     """Warm-up as printed; the decay is that of lars_util.py of the TPU repository, by epochs."""
-    if at.epoch < 34:
-        return 1e-5 + (34 - 1e-5) * at.epoch / 34
-    done = min(1, (at.epoch - 34) / (90 - 34))
+    if moment.epoch < 34:
+        return 1e-5 + (34 - 1e-5) * moment.epoch / 34
+    done = min(1, (moment.epoch - 34) / (90 - 34))
     return 1e-4 + (34 - 1e-4) * (1 - done) ** 2
 
 
-def sony_b(at: At) -> float:
-    if at.epoch < 5:
-        return 0.2 + (29 - 0.2) * at.epoch / 5
-    base = 29 if at.epoch < 30 else 50
-    return base * (1 - min(1, at.epoch / 90)) ** 2
+def sony_b(moment: Moment) -> float:
+    if moment.epoch < 5:
+        return 0.2 + (29 - 0.2) * moment.epoch / 5
+    base = 29 if moment.epoch < 30 else 50
+    return base * (1 - min(1, moment.epoch / 90)) ** 2
 
 
-def noise_scale(at: At) -> float:
+def noise_scale(moment: Moment) -> float:
     """Smith and Le: momentum that keeps the noise scale of 32,768 images at 0.9."""
-    return 1 - (1 - 0.9) * 32_768 / at.batch
+    return 1 - (1 - 0.9) * 32_768 / moment.batch
 
 
-def you(at: At) -> float:
+def you(moment: Moment) -> float:
     """What Sony's formula B takes from its reference 10."""
-    if at.epoch < 30:
-        return sony_b(at)
-    return 29 * (1 - min(1, at.epoch / 90)) ** 2
+    if moment.epoch < 30:
+        return sony_b(moment)
+    return 29 * (1 - min(1, moment.epoch / 90)) ** 2
 
 
-def alexnet(at: At) -> float:
+def alexnet(moment: Moment) -> float:
     """rampup_lr 1, rampup_interval 400, base_lr 32, max_iter 4000, power 2, at iter = step."""
-    if at.step <= 400:
-        return 1 + 31 * at.step / 400
-    return 32 * (1 - at.step / 4000) ** 2
+    if moment.step <= 400:
+        return 1 + 31 * moment.step / 400
+    return 32 * (1 - moment.step / 4000) ** 2
 
 
 def closed(
@@ -188,10 +188,10 @@ def test_every_step_has_the_published_learning_rate_and_momentum(name: str) -> N
     momentum = published.momentum
     steps = list(walk(published))
     assert plan.total_steps == len(steps)
-    for at in steps:
-        settings = settings_at(at.step)
-        lr = published.lr(at)
-        expected = momentum(at) if callable(momentum) else momentum
-        assert settings.global_batch_size == at.batch, at
-        assert math.isclose(settings.lr, lr, rel_tol=1e-9, abs_tol=1e-15), at
-        assert math.isclose(settings.momentum, expected, rel_tol=1e-9), at
+    for moment in steps:
+        settings = settings_at(moment.step)
+        lr = published.lr(moment)
+        expected = momentum(moment) if callable(momentum) else momentum
+        assert settings.global_batch_size == moment.batch, moment
+        assert math.isclose(settings.lr, lr, rel_tol=1e-9, abs_tol=1e-15), moment
+        assert math.isclose(settings.momentum, expected, rel_tol=1e-9), moment

@@ -18,8 +18,8 @@ BARRIERS = {
 
 def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     program = folder / "races"
-    text = emulated.wrapper(source) + MAIN.read_text()
-    emulated.compile_text(text, program, "-g", "-fsanitize=thread", "-Wno-tsan")
+    code = emulated.wrapper(source) + MAIN.read_text()
+    emulated.compile_text(code, program, "-g", "-fsanitize=thread", "-Wno-tsan")
     done = finished([program])
     # GCC's sanitizer on a kernel that scatters more
     if "unexpected memory mapping" in done.stderr:
@@ -37,12 +37,12 @@ def test_kernels_that_sum_over_a_block_have_no_race(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("function", BARRIERS)
 def test_a_barrier_that_is_missing_is_noticed(function: str, tmp_path: Path) -> None:
-    text = emulated.SOURCE.read_text()
+    code = emulated.SOURCE.read_text()
     lines = BARRIERS[function]
-    assert text.count(lines) == 1
+    assert code.count(lines) == 1
     copy = tmp_path / "device.cu"
     without = lines.splitlines()[0] + "\n"
-    copy.write_text(text.replace(lines, without))
+    copy.write_text(code.replace(lines, without))
     done = run_under_sanitizer(copy, tmp_path)
     assert done.returncode == 66  # ThreadSanitizer's
     assert "data race" in done.stderr

@@ -16,7 +16,7 @@ CPU = Operators(mx.cpu())
 
 
 def nodes(net: ResNet) -> list[dict[str, Any]]:
-    """Of its graph."""
+    """The nodes of its graph."""
     logits = net(mx.sym.var("images"))
     return json.loads(logits.tojson())["nodes"]
 
@@ -29,11 +29,11 @@ def test_resnet50_names_order_and_values_are_pinned() -> None:
     listed = repr([(p.name, p.shape, p.grad_req) for p in parameters.values()])
     digest = hashlib.sha256(listed.encode()).hexdigest()
     assert digest.startswith("800b3c7138ab27fc")
-    drawn = [
+    weights = [
         parameters["conv0_weight"].data()[0, 0, 0, 2].asscalar(),
         parameters["fc_weight"].data()[0, 0].asscalar(),
     ]
-    assert drawn == pytest.approx([0.09314013, 0.00597772], rel=1e-6)
+    assert weights == pytest.approx([0.09314013, 0.00597772], rel=1e-6)
 
 
 @pytest.mark.parametrize(

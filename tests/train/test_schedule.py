@@ -35,13 +35,13 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
         "schedule.warmup=3 epochs",
         f"data.last_batch={last_batch}",
     ]
-    plan, at = settings(*common, CHANGE)
+    plan, settings_at = settings(*common, CHANGE)
     _, plain = settings(*common)
     for step in range(1, plan.total_steps + 1):
         late = int(origin == "first_step_after_warmup" and step > plan.warmup_steps)
         same = plan.images_after(step - late) // 32 + late
         expected = plain(same).lr
-        assert at(step).lr == pytest.approx(expected, rel=1e-12, abs=1e-15)
+        assert settings_at(step).lr == pytest.approx(expected, rel=1e-12, abs=1e-15)
     start = 0 if origin == "run_start" else 3
     end = plan.epoch_end_step(start + epochs if epochs else 8)
     assert plan.warmup_steps == plan.epoch_end_step(3)
@@ -55,21 +55,21 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
 def test_settings_follow_the_batch(
     follow: str, lr_factor: int, momentum: float
 ) -> None:
-    plan, at = settings(CHANGE, f"batch.follow={follow}")
+    plan, settings_at = settings(CHANGE, f"batch.follow={follow}")
     _, plain = settings(CHANGE)
     last = plan.epoch_end_step(2)
-    assert at(last) == plain(last)
-    assert at(last)[1:] == (0.9, 32)
+    assert settings_at(last) == plain(last)
+    assert settings_at(last)[1:] == (0.9, 32)
     expected = (plain(last + 1).lr * lr_factor, momentum, 64)
-    assert at(last + 1) == pytest.approx(expected)
+    assert settings_at(last + 1) == pytest.approx(expected)
 
 
 def test_a_batch_that_grows_can_leave_the_rate_as_it_is() -> None:
     """Smith et al., arXiv:1711.00489: the batch in place of the rate."""
-    plan, at = settings(CHANGE, "schedule.shape=step", "optimizer.base_lr=0.1")
+    plan, settings_at = settings(CHANGE, "schedule.shape=step", "optimizer.base_lr=0.1")
     steps = range(plan.warmup_steps, plan.total_steps + 1)
-    assert {at(step).lr for step in steps} == {0.1}
-    assert {at(step).global_batch_size for step in steps} == {32, 64}
+    assert {settings_at(step).lr for step in steps} == {0.1}
+    assert {settings_at(step).global_batch_size for step in steps} == {32, 64}
 
 
 @pytest.mark.parametrize(
@@ -81,5 +81,5 @@ def test_akibas_handover(epoch: float, share: float) -> None:
 
 
 def test_a_cosine_falls_by_half_its_wave() -> None:
-    places = [cosine(done) for done in (0, 0.5, 1)]
-    assert places == pytest.approx([1.0, 0.5, 0.0])
+    factors = [cosine(done) for done in (0, 0.5, 1)]
+    assert factors == pytest.approx([1.0, 0.5, 0.0])

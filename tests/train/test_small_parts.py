@@ -71,8 +71,8 @@ GLOO = "HOROVOD_CONTROLLER=gloo"
 )
 def test_placement(variables: str, expected: tuple[object, ...]) -> None:
     environment = dict(pair.split("=") for pair in variables.split())
-    place = read_process_info(environment)
-    assert (*place[:3], place.over_mpi) == expected
+    process = read_process_info(environment)
+    assert (*process[:3], process.over_mpi) == expected
 
 
 def test_start_up_overlaps_unless_serial() -> None:
@@ -100,15 +100,15 @@ def test_the_first_error_of_start_up_is_raised_at_once() -> None:
     def fail() -> None:
         raise UserError("no such device")
 
-    held = threading.Event()  # for other ranks, which never come
-    for connect, computes in ((held.wait, fail), (fail, held.wait)):
+    other_ranks = threading.Event()  # for other ranks, which never come
+    for connect, computes in ((other_ranks.wait, fail), (fail, other_ranks.wait)):
         with refused("no such device"):
             overlapped(connect, computes, Mock(), serial=False, cores=1)
-    held.set()
+    other_ranks.set()
 
 
 @pytest.mark.parametrize(
-    ("digests", "odd"),
+    ("digests", "accused_ranks"),
     [
         ("baaa", "0"),
         ("ab", ""),
@@ -121,30 +121,34 @@ def test_the_first_error_of_start_up_is_raised_at_once() -> None:
     ],
 )
 def test_ranks_are_accused_by_more_than_half_of_all_or_none_is(
-    digests: str, odd: str
+    digests: str, accused_ranks: str
 ) -> None:
     division = divide(digests)
     assert division.differ
-    assert "".join(map(str, division.odd)) == odd
-    words = division.named([f"rank {rank}" for rank in range(len(digests))], "weights")
-    accused = set(re.findall(r"rank (\d)", words))
+    assert "".join(map(str, division.odd)) == accused_ranks
+    sentence = division.named(
+        [f"rank {rank}" for rank in range(len(digests))], "weights"
+    )
+    accused = set(re.findall(r"rank (\d)", sentence))
     firsts = {str(group[0]) for group in division.groups}
-    assert accused == set(odd or firsts)
-    assert ("cannot be told" in words) == (not odd)
+    assert accused == set(accused_ranks or firsts)
+    assert ("cannot be told" in sentence) == (not accused_ranks)
 
 
 def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> None:
     loaded = load("quick")
-    before = identity_of(loaded)
+    own_identity = identity_of(loaded)
     for key, value in flatten(loaded.to_dict()):
         tree = loaded.to_dict()
         nest(tree, key, "another")
-        now = identity_of(Mock(run=loaded.run, to_dict=Mock(return_value=tree)))
+        changed = identity_of(Mock(run=loaded.run, to_dict=Mock(return_value=tree)))
         expected = [f"config: {key} {show(value)} expected, found 'another'"]
         if key.startswith(("system.", "data.synthetic.")) or key == "data.path":
             expected = []
-        assert list(differences(before, now)) == expected
-        assert (part_digests(now) == part_digests(before)) == (not expected), key
+        assert list(differences(own_identity, changed)) == expected
+        assert (part_digests(changed) == part_digests(own_identity)) == (
+            not expected
+        ), key
 
 
 @given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 12))
@@ -153,16 +157,16 @@ def test_a_rank_without_a_share_comes_to_log_points_at_the_same_steps(
 ) -> None:
     """They are collective. What a step computes is left out."""
     last = first + more
-    points, others = (
+    points, idle_points = (
         [point[:2] for point in steps(Mock(), first, last, log_every)]
         for steps in (train_steps, zero_gradient_steps)
     )
-    assert points == others
+    assert points == idle_points
     for step, steps in points:
         assert step % log_every == 0
         assert steps == min(log_every, step - first + 1)
-    before = (first - 1) // log_every
-    assert len(points) == last // log_every - before
+    points_before = (first - 1) // log_every
+    assert len(points) == last // log_every - points_before
 
 
 def test_dropout_differs_between_ranks_epochs_and_steps(
@@ -174,15 +178,15 @@ def test_dropout_differs_between_ranks_epochs_and_steps(
     trainer = Mock(run=smoke, plan=build_plan(smoke))
     for rank, epoch, step in product(range(3), (1, 2), (0, 5)):
         trainer.context.process.rank = rank
-        begun = trainer.plan.epoch_end_step(epoch - 1)
-        trainer.context.state.step = begun + step
+        first_step = trainer.plan.epoch_end_step(epoch - 1)
+        trainer.context.state.step = first_step + step
         run.seed_dropout(trainer, epoch)
     assert len(seeds) == 12
 
 
 def test_errors_become_one_line() -> None:
-    text = "Traceback (most recent call last):\n  File 'x.cc'\nValueError: no\n such image\n"
-    assert one_line(ValueError(text)) == "ValueError: no such image"
+    traceback = "Traceback (most recent call last):\n  File 'x.cc'\nValueError: no\n such image\n"
+    assert one_line(ValueError(traceback)) == "ValueError: no such image"
     assert one_line(UserError("train.rec: truncated")) == "train.rec: truncated"
     assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt: no message"
 
@@ -203,11 +207,11 @@ def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
 def test_another_source_is_another_code(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "train/communication/identity.py"
-    monkeypatch.setattr(identity, "__file__", str(place))
-    source = place.with_suffix(f".{suffix}")
+    module_path = tmp_path / "train/communication/identity.py"
+    monkeypatch.setattr(identity, "__file__", str(module_path))
+    source = module_path.with_suffix(f".{suffix}")
     source.parent.mkdir(parents=True)
     source.write_text("a")
-    before = identity.code_digest.__wrapped__()
+    digest = identity.code_digest.__wrapped__()
     source.write_text("b")
-    assert identity.code_digest.__wrapped__() != before
+    assert identity.code_digest.__wrapped__() != digest

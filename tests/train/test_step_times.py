@@ -1,4 +1,4 @@
-"""Where a step goes: the stamps of MXNet's engine, what is made of them."""
+"""What a step's time goes into: the stamps of MXNet's engine, what is made of them."""
 
 import json
 import time
@@ -97,7 +97,8 @@ def test_steps_without_this_rank_are_in_no_figure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "steps"), [("20", range(11, 31)), ("7-7", range(7, 8)), (None, range(0))]
+    ("setting", "steps"),
+    [("20", range(11, 31)), ("7-7", range(7, 8)), (None, range(0))],
 )
-def test_steps_to_profile(text: str | None, steps: range) -> None:
-    assert profiled_steps(text) == steps
+def test_steps_to_profile(setting: str | None, steps: range) -> None:
+    assert profiled_steps(setting) == steps

@@ -52,7 +52,7 @@ STEPS = 10_000_000
 
 
 def train(stop: StopRequest) -> int:
-    """As a rank: it begins steps until it may not. The last that it began."""
+    """Begin steps as a rank does until it may not; returns the last that it began."""
     for step in range(1, STEPS + 1):
         if not stop.may_begin(step):
             return step - 1
@@ -120,20 +120,20 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
 
 
 def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> None:
-    with connected(context) as (_, _, places):
-        assert next(places)["rank"] == 1
-        first = next(places)
+    with connected(context) as (_, _, messages):
+        assert next(messages)["rank"] == 1
+        first = next(messages)
         assert first["place"] == [*Place()]
         assert not first["is_started"]
         with context.timeline.span("build network"):
-            assert next(places)["place"][0] == "build network"
-        idle = first_with("activity", places)
+            assert next(messages)["place"][0] == "build network"
+        idle = first_with("activity", messages)
         assert Activity(*idle).work_s > 0
         context.stop.may_begin(7)
         context.eval_batches = 3
         start(context)
-        assert first_with("is_started", places)
-        assert next(places)["place"][1:] == [7, 0, 3]
+        assert first_with("is_started", messages)
+        assert next(messages)["place"][1:] == [7, 0, 3]
 
 
 def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
@@ -154,7 +154,7 @@ def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -
 def test_a_suspension_is_no_long_step(
     context: RunContext, watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two looks at the clock an hour apart the heartbeat's may be the first. Without a heartbeat
+    """The heartbeat's may be the first of two looks at the clock an hour apart. Without a heartbeat
     a suspension cannot be told from a step that took as long."""
     hour_s = 3600.0
     ahead_s = 0.0
@@ -194,12 +194,12 @@ def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
 
 
 def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
-    places = {main_thread()}
+    lines = {main_thread()}
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(0.001):
-            places.add(main_thread())
+            lines.add(main_thread())
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -209,7 +209,7 @@ def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
     host_reads.counts(product)
     over.set()
     looking.join()
-    functions = {re.sub(r":\d+ ", " ", str(place)) for place in places}
+    functions = {re.sub(r":\d+ ", " ", str(line)) for line in lines}
     assert {
         "train/heartbeat.py main_thread",
         "train/host_reads.py counts (in an engine)",

@@ -14,7 +14,7 @@ from rn50.train.stopping import AllRanksError, check_learning, judge_loss
 
 
 @pytest.mark.parametrize(
-    ("first_steps", "begun", "accused"),
+    ("first_steps", "not_finite_step", "accused"),
     [
         ([ALL_FINITE, 8], 8, "1"),
         ([9, 8], 8, "1"),  # it travels with the gradients
@@ -29,14 +29,14 @@ from rn50.train.stopping import AllRanksError, check_learning, judge_loss
     ],
 )
 def test_a_loss_that_is_no_number_is_one_ranks_or_divergence(
-    first_steps: list[int], begun: int | None, accused: str
+    first_steps: list[int], not_finite_step: int | None, accused: str
 ) -> None:
     names = [f"rank {rank} on h" for rank in range(len(first_steps))]
     error = judge_loss(math.nan, 10, first_steps, names)
-    assert error.retryable == (begun is not None)
-    assert error.not_finite_step == begun
-    of_rank_0 = begun in (first_steps[0], -first_steps[0])
-    assert error.agreed_step == (begun and begun - 1 - of_rank_0)
+    assert error.retryable == (not_finite_step is not None)
+    assert error.not_finite_step == not_finite_step
+    of_rank_0 = not_finite_step in (first_steps[0], -first_steps[0])
+    assert error.agreed_step == (not_finite_step and not_finite_step - 1 - of_rank_0)
     assert "".join(re.findall(r"rank (\d) on h", str(error))) == accused
 
 
@@ -75,9 +75,9 @@ def test_chance_is_told_from_learning(
 
 def test_one_flipped_bit_changes_the_quick_digest() -> None:
     arrays = [np.ones((7, 3), np.float32), np.ones(7, np.float32)]
-    words = arrays[0].view(np.uint32)
+    integers = arrays[0].view(np.uint32)
     digests = {quick_digest(arrays)}
-    for place, bit in ((0, 0), (10, 31), (20, 17)):
-        words.flat[place] ^= np.uint32(1 << bit)
+    for index, bit in ((0, 0), (10, 31), (20, 17)):
+        integers.flat[index] ^= np.uint32(1 << bit)
         digests.add(quick_digest(arrays))
     assert len(digests) == 4

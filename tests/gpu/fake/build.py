@@ -31,13 +31,13 @@ def build(site: Path, folder: Path) -> Path:
         site / "mxnet" / "libmxnet.so",
         *site.glob("horovod/mxnet/mpi_lib*.so"),
     ]
-    wanted = set().union(
+    imported = set().union(
         *(_symbols(library, "--undefined-only") for library in libraries)
     )
     defined = set().union(
         *(_symbols(path, "--defined-only", dynamic=False) for path in objects)
     )
-    names = sorted(name for name in wanted - defined if _IMPORTED.fullmatch(name))
+    names = sorted(name for name in imported - defined if _IMPORTED.fullmatch(name))
     stubs = folder / "stubs.cc"
     stubs.write_text(
         '#include "fake.h"\n'
@@ -58,7 +58,7 @@ def build(site: Path, folder: Path) -> Path:
 
 
 def _compile(source: Path, site: Path, folder: Path) -> Path:
-    made = folder / f"{source.stem}.o"
+    object_file = folder / f"{source.stem}.o"
     headers = [f"-I{site / 'nvidia' / name / 'include'}" for name in PACKAGES]
     # GNU's C++: a product and its sum become one instruction, where the processor has it.
     options = (
@@ -69,8 +69,8 @@ def _compile(source: Path, site: Path, folder: Path) -> Path:
         "-fvisibility=hidden",
         f"-I{HERE}",
     )
-    _run("g++", *options, *headers, "-c", source, "-o", made)
-    return made
+    _run("g++", *options, *headers, "-c", source, "-o", object_file)
+    return object_file
 
 
 def _symbols(path: Path, kind: str, *, dynamic: bool = True) -> set[str]:
@@ -85,7 +85,7 @@ def _symbols(path: Path, kind: str, *, dynamic: bool = True) -> set[str]:
 
 def _run(*command: object) -> str:
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True
+        [str(part) for part in command], capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(
