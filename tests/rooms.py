@@ -113,9 +113,9 @@ def draw() -> str:
 
 def redrawn(page: str) -> str:
     """The page with the picture of the rooms as they are."""
-    before, _, rest = page.partition(_BEGIN)
+    head, _, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{draw()}{end}{after}"
+    return f"{head}{_BEGIN}{draw()}{end}{after}"
 
 
 if __name__ == "__main__":

@@ -48,9 +48,9 @@ def link(distribution: metadata.Distribution, site: Path) -> None:
     """What a distribution has in its own site-packages, as links in another one."""
     names = {file.parts[0] for file in distribution.files or ()}
     for name in names:
-        place = site / name
-        if name not in ("..", "__pycache__") and not place.is_symlink():
-            place.symlink_to(str(distribution.locate_file(name)))
+        shortcut = site / name
+        if name not in ("..", "__pycache__") and not shortcut.is_symlink():
+            shortcut.symlink_to(str(distribution.locate_file(name)))
 
 
 @pytest.fixture(scope="module")

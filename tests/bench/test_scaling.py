@@ -64,7 +64,7 @@ def test_bad_input_is_one_line(
     rn50: Rn50, arguments: list[str], expected: list[str]
 ) -> None:
     line = rn50.error("bench", *arguments)
-    assert all(word in line for word in expected), line
+    assert all(phrase in line for phrase in expected), line
 
 
 def test_one_rank_count_is_throughput_and_more_are_two_curves() -> None:

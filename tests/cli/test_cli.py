@@ -48,9 +48,10 @@ def test_a_misspelt_folder_of_images_gets_a_suggestion(
 ) -> None:
     (tmp_path / "imagenet").mkdir()
     path = tmp_path / "imagenett"
-    words = f"launch quick data.synthetic=null data.path={path}".split()
-    assert rn50.error(*words).endswith(f"; did you mean {tmp_path}/imagenet?")
-    rn50.error(*words, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
+    arguments = f"launch quick data.synthetic=null data.path={path}".split()
+    assert rn50.error(*arguments).endswith(f"; did you mean {tmp_path}/imagenet?")
+    too_long_for_a_path = "x" * 5000
+    rn50.error(*arguments, f"data.synthetic={too_long_for_a_path}")
 
 
 def test_no_other_word_of_the_command_is_a_misspelt_folder(

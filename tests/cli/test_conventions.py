@@ -78,13 +78,13 @@ def test_an_unknown_ruleset_is_refused_with_the_list(
 # --- completion ---------------------------------------------------------------------------------
 
 
-def completed(*words: str) -> set[str]:
+def completed(*arguments: str) -> set[str]:
     """What bash itself offers for the last of `words`."""
     program = shlex.quote(str(PROGRAM))
-    line = " ".join(f"'{word}'" for word in words)
+    line = " ".join(f"'{argument}'" for argument in arguments)
     script = (
         f"source <(_RN50_COMPLETE=source_bash {program}); complete -p rn50 >/dev/null; "
-        f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rn50_completion rn50; "
+        f"COMP_WORDS=({line}); COMP_CWORD={len(arguments) - 1}; _rn50_completion rn50; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     environment = os.environ | {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
@@ -94,7 +94,7 @@ def completed(*words: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "offered"),
+    ("command_line", "offered"),
     [
         ("lo", {"log"}),
         ("launch qui", {path.stem for path in CONFIGS.glob("qui*.yaml")}),
@@ -103,5 +103,5 @@ def completed(*words: str) -> set[str]:
         ("launch quick optimizer.base", {"optimizer.base_lr="}),
     ],
 )
-def test_completion_in_bash(words: str, offered: set[str]) -> None:
-    assert completed("rn50", *words.split(" ")) == offered
+def test_completion_in_bash(command_line: str, offered: set[str]) -> None:
+    assert completed("rn50", *command_line.split(" ")) == offered

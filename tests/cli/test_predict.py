@@ -54,14 +54,14 @@ def write_log(
     return file
 
 
-def answer(rn50: Rn50, words: str) -> dict[str, Any]:
-    out = rn50.output("predict", *words.split(), "--json")
+def answer(rn50: Rn50, options: str) -> dict[str, Any]:
+    out = rn50.output("predict", *options.split(), "--json")
     return json.loads(out)
 
 
 def test_a_config_is_answered_with_where_the_time_goes(rn50: Rn50) -> None:
     out = rn50.output("predict", "abci_2048_open")
-    for word in (
+    for phrase in (
         "images/s",
         "time to train",
         "straggler",
@@ -72,7 +72,7 @@ def test_a_config_is_answered_with_where_the_time_goes(rn50: Rn50) -> None:
         "2.83e+18 FLOP",
         "chosen by the config",
     ):
-        assert word in out
+        assert phrase in out
     assert not re.search(r"\d%", out)
 
 
@@ -80,8 +80,8 @@ def test_the_epochs_of_a_config_wait_for_its_next_evaluation(rn50: Rn50) -> None
     config = "dgxh100_8 system.nodes=16 batch.per_rank=256"
     machine = "--system dgxh100 --gpus 128 --batch-per-gpu 256"
     epochs = []
-    for words in (config, machine):
-        figures = answer(rn50, words)
+    for options in (config, machine):
+        figures = answer(rn50, options)
         epochs.append(figures["epochs"])
         assert figures["epochs_needed"] == pytest.approx(57.2, abs=0.1)
     assert epochs == [59, 57]
@@ -104,14 +104,14 @@ def test_one_plot_has_all_panels(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "all.svg"
     done = rn50("predict", "dgxh100_8", "--plot", str(plot))
     assert done.stdout.splitlines()[-1] == f"{plot}: drawn"
-    for text in (
+    for label in (
         "Time to train by GPUs",
         "Where a step goes",
         "One step",
         "a group is ready",
         ">efficiency<",  # the legend names the line of the right axis
     ):
-        assert text in plot.read_text()
+        assert label in plot.read_text()
     done = rn50("predict", "dgxh100_8", "--plot", "-")
     assert done.stdout == plot.read_text()
     assert "time to train" in done.stderr
@@ -133,8 +133,8 @@ def test_calibration_from_logs_predicts_and_writes_the_machine(
     assert fit["per_image_ms"] == pytest.approx((32 - 20) / 16, rel=0.05)
     assert "no residual" in rn50.output("predict", *calibrate.split())
     answer(rn50, f"{calibrate} --out {out}")
-    again = answer(rn50, f"--system {out} --gpus 8 --batch-per-gpu 32")
-    assert again["step_time_ms"] == pytest.approx(32, rel=1e-3)
+    calibrated = answer(rn50, f"--system {out} --gpus 8 --batch-per-gpu 32")
+    assert calibrated["step_time_ms"] == pytest.approx(32, rel=1e-3)
 
 
 RUN = ("seed=1", "system.nodes=1", "batch.per_rank=16")
@@ -202,13 +202,13 @@ def test_runs_of_a_machine_of_their_own_need_no_system(
     rn50.output("predict", "calibrate", run, "--out", str(out))
     assert "fp32:" in out.read_text()
     assert "name: mine" in out.read_text()
-    for words in ((run, "--precision", "fp16"), (run, half)):
-        error = rn50.error("predict", "calibrate", *words)
+    for arguments in ((run, "--precision", "fp16"), (run, half)):
+        error = rn50.error("predict", "calibrate", *arguments)
         assert "runs of one precision expected, found " in error
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("options", "expected"),
     [
         ("--gpus 8", "CONFIG (before its overrides) or --system NAME alone expected"),
         ("--system abci", "--system without CONFIG needs --gpus"),
@@ -222,10 +222,12 @@ def test_runs_of_a_machine_of_their_own_need_no_system(
     ],
 )
 def test_bad_input_is_one_clear_line(
-    rn50: Rn50, tmp_path: Path, words: str, expected: str
+    rn50: Rn50, tmp_path: Path, options: str, expected: str
 ) -> None:
     write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
-    arguments = [word.replace("FOLDER", str(tmp_path)) for word in words.split()]
+    arguments = [
+        argument.replace("FOLDER", str(tmp_path)) for argument in options.split()
+    ]
     assert expected in rn50.error("predict", *arguments)
 
 

@@ -93,13 +93,13 @@ def good_run(
     ruleset: str = "4.0.0", division: str = "closed", optimizer: str = "lars"
 ) -> Run:
     """A run that converges at epoch 35, evaluated after epochs 3, 7, ... 35."""
-    now = float(START_MS[ruleset])
+    now_ms = float(START_MS[ruleset])
     run: Run = []
 
     def add(key: str, value: Any = None, after_ms: float = 1, **metadata: Any) -> None:
-        nonlocal now
-        now += after_ms
-        run.append(Record(key, value, now, **metadata))
+        nonlocal now_ms
+        now_ms += after_ms
+        run.append(Record(key, value, now_ms, **metadata))
 
     add("submission_benchmark", "resnet")
     add("submission_org", "us")
@@ -205,14 +205,14 @@ def meta(key: str, name: str, value: Any) -> Edit:
     return edit
 
 
-def move(key: str, before: str) -> Edit:
+def move(key: str, successor: str) -> Edit:
     """Move the first record of a key to before another; stamps stay with their places."""
 
     def edit(run: Run) -> None:
         stamps = [record.time_ms for record in run]
         record = find(run, key)
         run.remove(record)
-        run.insert(run.index(find(run, before)), record)
+        run.insert(run.index(find(run, successor)), record)
         for record, stamp in zip(run, stamps, strict=True):
             record.time_ms = stamp
 
@@ -223,8 +223,8 @@ def shift(key: str, by_ms: float, *, later: bool = True) -> Edit:
     """Stamp the last record of a key, and with `later` all after it, differently."""
 
     def edit(run: Run) -> None:
-        at = run.index(last(run, key))
-        for record in run[at:] if later else [run[at]]:
+        index = run.index(last(run, key))
+        for record in run[index:] if later else [run[index]]:
             record.time_ms += by_ms
 
     return edit

@@ -35,7 +35,7 @@ def test_the_open_preset_is_told_each_choice() -> None:
     checked = check("abci_2048_open")
     assert {finding.severity for finding in checked.findings} == {NOTE}
     said = " ".join(finding.message for finding in checked.findings)
-    for words in (
+    for phrase in (
         "schedule.power",
         "schedule.end_lr",
         "optimizer.epsilon",
@@ -45,7 +45,7 @@ def test_the_open_preset_is_told_each_choice() -> None:
         "data.no_augment_from_epoch",
         "86,016",
     ):
-        assert words in said
+        assert phrase in said
     assert checked.facts["rcp"]["kind"] == "above"
 
 

@@ -127,11 +127,11 @@ def test_each_command_ends_and_tells_nothing(
 
 
 def test_a_report_is_not_written_through_a_link(folder: Path, secret: Path) -> None:
-    before = secret.read_bytes()
+    content = secret.read_bytes()
     (folder / "report.html").symlink_to(secret)
     with refused(r"^\S+/report.html: no link out of its folder expected"):
         write_report(folder)
-    assert secret.read_bytes() == before
+    assert secret.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -192,12 +192,12 @@ def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
     """Reports draw them, and texts or lists could be of any size."""
     record = {"kind": "train", "loss": 1.5, "text": "x", "list": [1], "huge": 10**40}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    (read,) = read_metrics(tmp_path / "metrics.jsonl")
-    assert read == {"kind": "train", "loss": 1.5}
+    (numbers,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert numbers == {"kind": "train", "loss": 1.5}
 
 
 @pytest.mark.parametrize(
-    "text",
+    "content",
     [
         lines(200),
         "{}\n" * 201,
@@ -207,11 +207,11 @@ def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
     ids=["records", "empty", "torn", "names"],
 )
 def test_metrics_that_no_run_writes_are_a_note(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     """64 MB of short records would take 1.5 GB, and as many lines that are none minutes."""
     monkeypatch.setattr(metrics_read, "MOST_RECORDS", 200)
-    (folder / "metrics.jsonl").write_text(text)
+    (folder / "metrics.jsonl").write_text(content)
     read_folder = read_run_records(folder)
     assert read_folder.metrics == ()
     (note,) = read_folder.notes

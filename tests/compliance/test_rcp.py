@@ -29,8 +29,8 @@ def test_records_and_pruning(official: tuple[str, Any]) -> None:
         assert sorted(point.epochs) == sorted(theirs[point.batch]["Epochs to converge"])
         assert point.mean == pytest.approx(theirs[point.batch]["RCP Mean"], abs=1e-12)
         assert point.stdev == pytest.approx(theirs[point.batch]["RCP Stdev"], abs=1e-12)
-    kept = [record["BS"] for record in tool.pruned_rcp_data.values()]
-    assert [point.batch for point in kept_points(ruleset)] == kept
+    their_batches = [record["BS"] for record in tool.pruned_rcp_data.values()]
+    assert [point.batch for point in kept_points(ruleset)] == their_batches
 
 
 @pytest.mark.slow

@@ -50,11 +50,11 @@ def entry(
     logs.mkdir(parents=True)
     (top / org / "systems").mkdir()
     write_json(top / org / "systems/box.json", SYSTEM)
-    for place, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         run = vary(good_run(), number)
         shift("run_stop", 1000 * number)(run)
         edit(run)
-        write(logs / f"result_{place}.txt", run)
+        write(logs / f"result_{index}.txt", run)
     return logs
 
 
@@ -162,9 +162,9 @@ def test_every_reader_has_one_verdict_on_a_subject(
 ) -> None:
     path = make(tmp_path)
     checked = printed("check", path, "--no-official")
-    whole = checked[-1] if isinstance(checked, list) else checked
-    assert whole["kind"] == ("folder" if path.is_dir() else "log")
-    verdict = whole["verdict"]
+    judged = checked[-1] if isinstance(checked, list) else checked
+    assert judged["kind"] == ("folder" if path.is_dir() else "log")
+    verdict = judged["verdict"]
     page = write_report(path, tmp_path / "page.html").read_text()
     assert f">{verdict.replace('_', ' ')}</span>" in page
     if verdict != "CANNOT_READ":
@@ -172,16 +172,16 @@ def test_every_reader_has_one_verdict_on_a_subject(
         assert row["log_check"] == verdict
     if path.is_dir():
         score = printed("score", path)
-        assert (score["verdict"], score["cause"]) == (verdict, whole["cause"])
-        assert score["path"] == whole["path"]
+        assert (score["verdict"], score["cause"]) == (verdict, judged["cause"])
+        assert score["path"] == judged["path"]
 
 
 def test_a_run_is_recorded_with_the_verdict_on_its_folder(tmp_path: Path) -> None:
     """Which `rn50 runs` shows."""
     a_run_without_a_seed(tmp_path)
-    *_, whole = judge_path(tmp_path, official=False)
+    *_, folder_check = judge_path(tmp_path, official=False)
     check = check_run(load("smoke").run, RunFolder(tmp_path))
-    assert (check.verdict, check.cause) == (whole.verdict, whole.cause)
+    assert (check.verdict, check.cause) == (folder_check.verdict, folder_check.cause)
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -198,8 +198,8 @@ def test_what_fails_has_no_place_among_results(tmp_path: Path) -> None:
     assert first["path"] == str(logs[1])
     assert second["log_check"] == "FAIL"
     assert second["time_to_train_s"] is None
-    text = invoke("log", "compare", "--sort", "-time_to_train_s", *logs).stdout
-    rows = [line for line in text.splitlines() if "FAIL" in line or "PASS" in line]
+    table = invoke("log", "compare", "--sort", "-time_to_train_s", *logs).stdout
+    rows = [line for line in table.splitlines() if "FAIL" in line or "PASS" in line]
     assert "(39.57)" in rows[1]
     (time_s,) = [
         column
@@ -216,8 +216,8 @@ def test_what_fails_has_no_place_among_results(tmp_path: Path) -> None:
 def test_a_run_goes_on_to_its_own_target(tmp_path: Path, target: float) -> None:
     """0.795 at epoch 31, 0.8775 at epoch 35."""
     run = good_run()
-    *_, before, end = [record for record in run if record.key == "eval_accuracy"]
-    before.value = 0.795
+    *_, penultimate, end = [record for record in run if record.key == "eval_accuracy"]
+    penultimate.value = 0.795
     end.value = 0.8775
     a_run(tmp_path)
     (tmp_path / "config.yaml").write_text(
@@ -226,14 +226,14 @@ def test_a_run_goes_on_to_its_own_target(tmp_path: Path, target: float) -> None:
     log = write(tmp_path / "result_0.txt", run)
     page = write_report(tmp_path, tmp_path / "page.html").read_text()
     for path in (log, tmp_path):
-        told = invoke("log", "check", "--no-official", path).stdout
+        output = invoke("log", "check", "--no-official", path).stdout
         is_accused = target < 0.8
-        assert ("MLP307" in told) == ("MLP307" in page) == is_accused
-        assert ("0.8775 at epoch 35" in told) != is_accused
+        assert ("MLP307" in output) == ("MLP307" in page) == is_accused
+        assert ("0.8775 at epoch 35" in output) != is_accused
 
 
 @pytest.mark.parametrize(
-    ("changes", "word"),
+    ("changes", "verdict"),
     [
         ([], "MISSED"),
         (["division=closed"], "FAIL"),
@@ -242,7 +242,7 @@ def test_a_run_goes_on_to_its_own_target(tmp_path: Path, target: float) -> None:
     ],
 )
 def test_an_open_run_that_ended_below_its_own_target_is_complete(
-    tmp_path: Path, changes: list[str], word: str
+    tmp_path: Path, changes: list[str], verdict: str
 ) -> None:
     run = good_run()
     division = "closed" if "division=closed" in changes else "open"
@@ -251,21 +251,21 @@ def test_an_open_run_that_ended_below_its_own_target_is_complete(
     end.value = 0.7712
     meta("run_stop", "status", "aborted")(run)
     a_run(tmp_path)
-    own = ["division=open", "eval.target=0.8", "schedule.length=35 epochs"]
-    own.append("eval.offset=2")  # the log has epochs 3, 7, ... 35
-    config = load("smoke", [*own, *changes]).to_yaml()
+    overrides = ["division=open", "eval.target=0.8", "schedule.length=35 epochs"]
+    overrides.append("eval.offset=2")  # the log has epochs 3, 7, ... 35
+    config = load("smoke", [*overrides, *changes]).to_yaml()
     (tmp_path / "config.yaml").write_text(config)
     log = write(tmp_path / "result_0.txt", run)
     for path in (log, tmp_path):
-        told = invoke("log", "check", "--no-official", path)
-        assert told.stdout.startswith(f"{word} {path}: ")
-        assert told.exit_code == 1
+        done = invoke("log", "check", "--no-official", path)
+        assert done.stdout.startswith(f"{verdict} {path}: ")
+        assert done.exit_code == 1
     (check,) = judge_path(log, official=False)
     assert check.verdict == "FAIL"
     said = "complete, target 0.8 missed: accuracy 0.7712 after epoch 35"
-    assert check.cause.startswith(said) == (word == "MISSED")
+    assert check.cause.startswith(said) == (verdict == "MISSED")
     (row,) = json.loads(invoke("log", "compare", "--json", tmp_path).stdout)
-    assert row["log_check"] == word
+    assert row["log_check"] == verdict
 
 
 # --- a round --------------------------------------------------------------------------------------
@@ -306,17 +306,17 @@ def test_a_round_names_entries_without_logs_and_is_summed_up(round_of: Path) -> 
     compared = invoke("log", "compare", round_of)
     assert summary in compared.stdout
     for name in ("packed/", "misnamed/", "bare/", "nothing"):
-        for told in (
+        for output in (
             done.stdout,
             compared.output,
             invoke("log", "score", round_of).output,
         ):
             (line,) = {
-                x for x in told.splitlines() if name in x and "expected in it" in x
+                x for x in output.splitlines() if name in x and "expected in it" in x
             }
             assert "result_*.txt" in line
     objects = printed("check", round_of, "--no-official")
-    kinds = [each["kind"] for each in objects]
+    kinds = [check["kind"] for check in objects]
     assert kinds.count("log") == 12
     assert kinds.count("folder") == 7
     assert kinds[-1] == "round"
@@ -337,18 +337,18 @@ def test_the_runs_of_one_entry_are_not_those_of_another(
     entry(tmp_path, "alpha")
     entry(tmp_path, "beta", range(3, 8), edit)
     *entries, of_round = printed("check", tmp_path, "--no-official")
-    assert all(each["verdict"] == "PASS" for each in entries)
+    assert all(check["verdict"] == "PASS" for check in entries)
     assert of_round["verdict"] == {POLICY: "POLICY", ERROR: "FAIL"}[severity]
-    told = []
+    messages = []
     for finding in of_round["findings"]:
         assert finding["severity"] == severity
-        told.append(finding["message"])
+        messages.append(finding["message"])
     for number in (3, 4):
         box = "results/box/resnet"
         twin = f"beta/{box}/result_{number - 3}.txt"
         names = f"alpha/{box}/result_{number}.txt and {twin}"
-        assert sum(message.startswith(names) for message in told) == 1
-    assert len(told) == 2
+        assert sum(message.startswith(names) for message in messages) == 1
+    assert len(messages) == 2
     assert names in invoke("log", "compare", tmp_path).output
 
 

@@ -124,7 +124,7 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "severity", "words"),
+    ("edit", "severity", "phrase"),
     [
         (put("seed", 1001), ERROR, "1001, as in result_1.txt"),
         (put("seed", "1001"), ERROR, "as in result_1.txt"),
@@ -136,12 +136,12 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
         (drop("seed"), POLICY, "no seed"),
     ],
 )
-def test_seeds(tmp_path: Path, edit: Edit, severity: str, words: str) -> None:
+def test_seeds(tmp_path: Path, edit: Edit, severity: str, phrase: str) -> None:
     finding = broken(submission(tmp_path, {3: edit}), "seed-not-fresh")
     assert finding is not None
     assert finding.severity == severity
     assert "result_3.txt" in finding.message
-    assert words in finding.message
+    assert phrase in finding.message
 
 
 @pytest.mark.parametrize("first", [2**63, -(2**63) - 4, 2**64 - 4, 10**30])
@@ -221,13 +221,13 @@ def test_a_count_that_is_none_is_no_pass(
     assert severity(folder, "system-counts") == POLICY
 
 
-@pytest.mark.parametrize(("again", "expected"), [('"8"', None), ('"4"', ERROR)])
+@pytest.mark.parametrize(("repeated", "expected"), [('"8"', None), ('"4"', ERROR)])
 def test_a_name_twice_in_the_system_description(
-    tmp_path: Path, again: str, expected: str | None
+    tmp_path: Path, repeated: str, expected: str | None
 ) -> None:
     folder = package(tmp_path, SYSTEM)
     path = tmp_path / "us/systems/box.json"
-    path.write_text(f'{{"accelerators_per_node": {again}, {path.read_text()[1:]}')
+    path.write_text(f'{{"accelerators_per_node": {repeated}, {path.read_text()[1:]}')
     assert severity(folder, "system-description") == expected
 
 
@@ -283,7 +283,7 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
 
 
 @pytest.mark.parametrize(
-    ("changes", "platform", "told"),
+    ("changes", "platform", "is_told"),
     [
         ({}, "4xDGX", False),
         ({}, "32xDGX", False),
@@ -293,7 +293,7 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
     ],
 )
 def test_the_logs_are_of_the_system_that_is_described(
-    tmp_path: Path, changes: dict[str, str], platform: str, told: bool
+    tmp_path: Path, changes: dict[str, str], platform: str, is_told: bool
 ) -> None:
     """A batch of 3,264 images."""
     folder = package(tmp_path, SYSTEM | changes)
@@ -301,7 +301,7 @@ def test_the_logs_are_of_the_system_that_is_described(
         run = vary(good_run(), number)
         put("submission_platform", platform)(run)
         write(folder / f"result_{number}.txt", run)
-    assert severity(folder, "another-system") == (POLICY if told else None)
+    assert severity(folder, "another-system") == (POLICY if is_told else None)
 
 
 def test_a_platform_that_names_another_accelerator_is_a_note(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def aged(run: Run) -> None:
         record.time_ms -= 4 * 365 * 86_400_000
 
 
-@pytest.mark.parametrize("odd", [None, 0, 4])
+@pytest.mark.parametrize("odd_run", [None, 0, 4])
 @pytest.mark.parametrize(
     ("edit", "rule"),
     [
@@ -325,18 +325,18 @@ def aged(run: Run) -> None:
     ],
 )
 def test_one_odd_log_does_not_switch_the_rcp_test_off(
-    tmp_path: Path, edit: Edit, rule: str, odd: int | None
+    tmp_path: Path, edit: Edit, rule: str, odd_run: int | None
 ) -> None:
     """Five runs of batch 32,768 that take 35 epochs, where 55 are the fewest."""
     large = put("global_batch_size", 32_768)
     edits = every(large)
-    if odd is not None:
-        edits[odd] = lambda run: (large(run), edit(run))
+    if odd_run is not None:
+        edits[odd_run] = lambda run: (large(run), edit(run))
     folder = submission(tmp_path, edits)
     check = judge_path(folder, official=False)[-1]
     assert check.verdict == "FAIL"
     assert "converges in 35 epochs, less than the accepted minimum 55" in check.cause
-    assert (rule in {f.name for f in check.findings}) == (odd is not None)
+    assert (rule in {f.name for f in check.findings}) == (odd_run is not None)
     scored = score_folder(folder)
     assert scored.ruleset == check.ruleset == "4.0.0"
     rcp = scored.to_dict()["rcp"]
@@ -581,9 +581,9 @@ def test_logs_have_any_name_that_the_package_checker_finds(tmp_path: Path) -> No
     for path in folder.iterdir():
         path.rename(folder / path.name.replace("_", "_4955-240510_"))
     *logs, _ = judge_path(folder, "4.0.0", official=False)
-    found = [log.path for log in logs]
-    assert found == sorted(folder.glob("result_*.txt"))  # its pattern
-    assert len(found) == 5
+    paths = [log.path for log in logs]
+    assert paths == sorted(folder.glob("result_*.txt"))  # its pattern
+    assert len(paths) == 5
 
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
@@ -634,13 +634,13 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
         shift("run_stop", -1000 * number)(run)
 
     scored = score_folder(submission(tmp_path, {number: edit}))
-    fastest, *others = (n for n in range(5) if n != number)
+    fastest, *slower_runs = (n for n in range(5) if n != number)
     marks = [run.dropped.partition(" ")[0] for run in scored.runs]
     assert {n: mark for n, mark in enumerate(marks) if mark} == {
         fastest: "fastest",
         number: "slowest:",
     }
-    mean_min = minutes(good_run()) + sum(others) / 3 / 60
+    mean_min = minutes(good_run()) + sum(slower_runs) / 3 / 60
     assert scored.unscaled_min == pytest.approx(mean_min)
     assert scored.rcp is not None
     assert scored.rcp.mean == 35
@@ -729,11 +729,11 @@ def test_rounds_without_reference_points(tmp_path: Path, ruleset: str) -> None:
 def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
     folder = submission(tmp_path)
     (folder / "scaling.json").write_text('{"scaling_factor": 2.5}')
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
     scored = score_folder(folder)
     assert scored.published_factor == 2.5
     assert any("scaling.json says 2.5" in note for note in scored.notes)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents
     (folder / "scaling.json").write_text("[" * 10_000)
     assert score_folder(folder).published_factor is None
 

@@ -146,8 +146,8 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
 
     def batch() -> dict[str, Any]:
         active = draw(st.none() | st.integers(1, ranks))
-        most = samples // (active or ranks)
-        per_rank = draw(st.integers(1, most))
+        largest = samples // (active or ranks)
+        per_rank = draw(st.integers(1, largest))
         return {"per_rank": per_rank, "active_ranks": active}
 
     epochs = st.lists(st.integers(1, 7), unique=True, min_size=min_changes, max_size=4)
@@ -218,7 +218,7 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
 
 
 @pytest.mark.parametrize(
-    ("override", "found"),
+    ("override", "found_settings"),
     [
         ("data.last_batch=mix", "mix, 2 of 2 and None"),
         ("batch.active_ranks=1", "pad, 1 of 2 and None"),
@@ -226,12 +226,12 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
     ],
 )
 def test_what_parts_of_a_set_do_not_go_with_is_refused(
-    override: str, found: str
+    override: str, found_settings: str
 ) -> None:
     fits = ["data.shards=node", "data.last_batch=pad", CHANGE.format(8, "null")]
     nodes = ("system.nodes=2", "system.ranks_per_node=1")
     assert plan_of("quick", *nodes, *fits).parts == 2
-    with refused(f"^data.shards: node needs data.last_batch: .* {found}$"):
+    with refused(f"^data.shards: node needs data.last_batch: .* {found_settings}$"):
         plan_of("quick", *fits, override)
 
 

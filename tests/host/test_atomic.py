@@ -46,9 +46,9 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
 
     monkeypatch.setattr(os, "fsync", sync)
     write_file(path, "name: smoke\n")
-    (partial, before), folder = synced
+    (partial, existed), folder = synced
     assert partial.startswith(".config.yaml.partial-")
-    assert not before
+    assert not existed
     assert folder == (tmp_path.name, True)
 
 

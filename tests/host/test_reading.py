@@ -9,9 +9,9 @@ from rn50.host.reading import read_file, read_object
 from tests.conftest import refused
 
 
-def reason(path: Path, **wanted: object) -> str:
+def reason(path: Path, **options: object) -> str:
     with pytest.raises(OSError) as caught:
-        read_file(path, 100, **wanted)  # type: ignore[arg-type]
+        read_file(path, 100, **options)  # type: ignore[arg-type]
     return caught.value.strerror or ""
 
 

@@ -57,17 +57,17 @@ def render(case: str) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_script_is_the_golden_one(case: str) -> None:
     path = GOLDEN / f"{case}.sh"
-    text = render(case)
+    script = render(case)
     if os.environ.get("ACCEPT") == "1":
-        path.write_text(text)
-    assert text == path.read_text(), f"to accept: ACCEPT=1 pytest {__file__}"
+        path.write_text(script)
+    assert script == path.read_text(), f"to accept: ACCEPT=1 pytest {__file__}"
 
 
 def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     golden = sorted(GOLDEN.glob("*.sh"))
     assert {path.stem for path in golden} == set(CASES)
     for scheduler in SCHEDULERS:
-        text = script_of(
+        script = script_of(
             "abci_2048_open",
             scheduler,
             f"system.job.requeue={scheduler != 'local'}",
@@ -75,14 +75,14 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
             "system.job.resource=null",
             runs=2,
         )
-        (tmp_path / f"{scheduler}.sh").write_text(text)
+        (tmp_path / f"{scheduler}.sh").write_text(script)
     scripts = [*golden, *tmp_path.iterdir()]
     assert len(scripts) == 8
     output_of([SHELLCHECK, *scripts])
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "system", "job", "asked"),
+    ("scheduler", "system", "job", "request"),
     [
         ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
@@ -96,9 +96,9 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_are_asked_for_once(
-    scheduler: str, system: str, job: list[str], asked: str | None
+    scheduler: str, system: str, job: list[str], request: str | None
 ) -> None:
-    text = script_of(
+    script = script_of(
         "abci_2048_open",
         scheduler,
         f"system={system}",
@@ -108,11 +108,11 @@ def test_gpus_are_asked_for_once(
         "comm.algorithm=ring",
         *(f"system.job.{key}" for key in job),
     )
-    requests = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+", text)
-    if asked is None:
+    requests = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+", script)
+    if request is None:
         assert not requests
     else:
-        assert len(requests) == text.count(asked) == 1
+        assert len(requests) == script.count(request) == 1
 
 
 EXIT_99 = '  --requeue "exit 99" \\'
@@ -132,13 +132,13 @@ def test_a_job_that_is_to_be_requeued_asks_for_it_and_for_a_warning(
     scheduler: str, lines: list[str]
 ) -> None:
     grace = "limits.grace_s=14.5"
-    before = script_of("smoke", scheduler, grace).splitlines()
-    text = script_of("smoke", scheduler, grace, "system.job.requeue=true")
-    after = text.splitlines()
-    assert [line for line in after if line not in before] == lines
+    plain_lines = script_of("smoke", scheduler, grace).splitlines()
+    script = script_of("smoke", scheduler, grace, "system.job.requeue=true")
+    after = script.splitlines()
+    assert [line for line in after if line not in plain_lines] == lines
     no = {"#SBATCH --no-requeue", "#PBS -r n"}
     assert not no.intersection(after)
-    assert scheduler == "sge" or no.intersection(before)
+    assert scheduler == "sge" or no.intersection(plain_lines)
 
 
 def test_grid_engine_is_asked_for_every_core_in_the_users_environment() -> None:
@@ -147,8 +147,8 @@ def test_grid_engine_is_asked_for_every_core_in_the_users_environment() -> None:
         ([], "mpi 24"),
         (["system.job.parallel_environment=orte"], "orte 24"),
     ):
-        text = script_of("smoke", "sge", *shape, *more)
-        assert f"#$ -pe {line}" in text.splitlines()
+        script = script_of("smoke", "sge", *shape, *more)
+        assert f"#$ -pe {line}" in script.splitlines()
 
 
 def test_pbs_takes_the_name() -> None:
@@ -219,21 +219,21 @@ printf '%s\\0' "$@" >"$SEEN"
 
 @pytest.mark.slow
 @settings(max_examples=20)
-@given(text=NASTY, scheduler=st.sampled_from(list(SCHEDULERS)))
-@example(text="'; touch BAD; '", scheduler="slurm")
+@given(name=NASTY, scheduler=st.sampled_from(list(SCHEDULERS)))
+@example(name="'; touch BAD; '", scheduler="slurm")
 def test_names_reach_the_one_command_unchanged(
-    text: str, scheduler: str, tmp_path_factory: pytest.TempPathFactory
+    name: str, scheduler: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     start = tmp_path_factory.mktemp("start")
     (start / "python").write_text(STUB)
     (start / "python").chmod(0o755)
-    folder = str(start / text.replace("/", "_"))
-    paths = JobPaths((text,), str(start), folder, text, "python")
+    folder = str(start / name.replace("/", "_"))
+    paths = JobPaths((name,), str(start), folder, name, "python")
     script = job_script(load("smoke").run, scheduler, paths)
     (start / "job.sh").write_text(script)
     environment = {"PATH": f"{start}:{os.environ['PATH']}", "SEEN": str(start / "seen")}
     subprocess.run(["bash", start / "job.sh"], env=environment, cwd=start, check=True)
     assert not list(start.rglob("BAD*"))
-    words = (start / "seen").read_text().split("\0")
-    assert f"--job={folder}" in words
-    assert words[words.index("--") + 1 : -1] == [text]
+    arguments = (start / "seen").read_text().split("\0")
+    assert f"--job={folder}" in arguments
+    assert arguments[arguments.index("--") + 1 : -1] == [name]

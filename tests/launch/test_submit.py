@@ -114,8 +114,8 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     command, job, state, gone = SAYS[name]
     program(command, f"printf '%s' '{BANNER}{job}\n\n'")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
-    plan, found = submit(loaded, name, 1)
-    assert found == job
+    plan, submitted = submit(loaded, name, 1)
+    assert submitted == job
     assert (plan.folder / "job.sh").read_text() == plan.script
     (row,) = read_runs([tmp_path])
     assert row.folder == plan.folder
@@ -168,7 +168,7 @@ def test_the_id_is_found_wherever_it_stands(
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "words"),
+    ("name", "said", "reason"),
     [
         ("slurm", "PENDING None", ""),
         ("slurm", "CANCELLED None", None),
@@ -200,16 +200,16 @@ def test_the_id_is_found_wherever_it_stands(
     ],
 )
 def test_why_a_job_waits_and_when_it_never_begins(
-    name: str, said: str, words: str | None, tmp_path: Path, program: Any
+    name: str, said: str, reason: str | None, tmp_path: Path, program: Any
 ) -> None:
     program(SAYS[name][2], f"cat <<'END'\n{said}\nEND")
     state = ask(SCHEDULERS[name], "42", tmp_path)
-    if words is None:
+    if reason is None:
         assert state is None
     else:
-        never = words.startswith(("can never", "is held"))
+        never = reason.startswith(("can never", "is held"))
         end = f"; end it: {SCHEDULERS[name].cancel('42')}" * never
-        assert state == State(words + end, can_begin=not never)
+        assert state == State(reason + end, can_begin=not never)
 
 
 def test_a_job_that_can_never_begin_is_not_waited_for(
@@ -233,13 +233,13 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
 
 
 def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
-    words = (
+    answers = (
         "PENDING Priority",
         "PENDING Priority",
         "PENDING Resources",
         "RUNNING None",
     )
-    lines = "\n".join(words)
+    lines = "\n".join(answers)
     program(
         "squeue",
         f"cd {tmp_path}; [[ -e left ]] || printf '%s\\n' '{lines}' >left\n"
@@ -247,9 +247,9 @@ def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
     )
     plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
     (tmp_path / "exit_code").write_text("0\n")
-    told: list[str] = []
-    assert wait(plan, "42", poll_s=0.0, tell=told.append) == 0
-    assert told == ["slurm job 42 waits: Priority", "slurm job 42 waits: Resources"]
+    messages: list[str] = []
+    assert wait(plan, "42", poll_s=0.0, tell=messages.append) == 0
+    assert messages == ["slurm job 42 waits: Priority", "slurm job 42 waits: Resources"]
 
 
 def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_local_job_lasts_as_long_as_its_process(
 
 
 @pytest.mark.parametrize(
-    ("text", "reason", "stays"),
+    ("script", "reason", "stays"),
     [
         (
             "echo 'sbatch: error: no' >&2; exit 1",
@@ -310,12 +310,12 @@ def test_a_job_that_may_be_queued_keeps_its_folder(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     program: Any,
-    text: str,
+    script: str,
     reason: str,
     stays: bool,
 ) -> None:
     monkeypatch.setattr("rn50.launch.submit.SUBMIT_S", 1.0)
-    program("sbatch", text)
+    program("sbatch", script)
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     with refused(reason) as caught:
         submit(loaded, "slurm", 1)
@@ -375,12 +375,12 @@ def test_a_scheduler_that_does_not_answer_is_asked_again_later(
 
 def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    for words, home, python in (
+    for settings, home, python in (
         ([], str(ROOT), sys.executable),
         (["home=/opt/rn50"], "/opt/rn50", "/opt/rn50/.venv/bin/python"),
         (["home=/opt/rn50", "container=x"], str(ROOT), sys.executable),
     ):
-        loaded = load("smoke", [f"system.job.{word}" for word in words])
+        loaded = load("smoke", [f"system.job.{setting}" for setting in settings])
         script = plan_submission(loaded, "slurm", 1, Path("f")).script
         assert f"start={tmp_path}\n" in script
         assert f"home={shlex.quote(home)}\n" in script
@@ -452,8 +452,8 @@ def job(tmp_path: Path, program: Any) -> Path:
 
 def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
     for folder in (job, job / "run_0"):
-        words = ["system.job.walltime='02:00:00'"]
-        loaded, last = find_interrupted(str(folder), None, words)
+        overrides = ["system.job.walltime='02:00:00'"]
+        loaded, last = find_interrupted(str(folder), None, overrides)
         assert last == Last(job, "slurm", 5)
         assert loaded.run.system.job.walltime == "02:00:00"
 

@@ -115,9 +115,9 @@ def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
     assert subject.folder is not None
     assert subject.folder.result == Result("success", ranks=2)
     assert "Reached 0.45 top-1" in write_report(job).read_text()
-    *_, whole = printed("check", job, "--no-official")
-    assert whole["verdict"] != "FAIL"
-    severities = {f["name"]: f["severity"] for f in whole["findings"]}
+    *_, folder_check = printed("check", job, "--no-official")
+    assert folder_check["verdict"] != "FAIL"
+    severities = {f["name"]: f["severity"] for f in folder_check["findings"]}
     assert severities["five-runs"] == "note"
 
 

@@ -166,9 +166,11 @@ def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
     lines = [frame.f_lineno - 1]
     log.abort()
     lines.append(frame.f_lineno - 1)
-    places = [event.metadata for event in read_events(tmp_path / "log.txt")]
-    assert {place["file"] for place in places} == {"tests/logging/test_mlperf_log.py"}
-    assert list(dict.fromkeys(place["lineno"] for place in places)) == lines
+    sources = [event.metadata for event in read_events(tmp_path / "log.txt")]
+    assert {source["file"] for source in sources} == {
+        "tests/logging/test_mlperf_log.py"
+    }
+    assert list(dict.fromkeys(source["lineno"] for source in sources)) == lines
 
 
 def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
@@ -206,9 +208,9 @@ def test_abort_before_the_clock_and_after_the_end_writes_nothing(
     tmp_path: Path, event: str
 ) -> None:
     log = after(event, tmp_path / "log.txt")
-    before = (tmp_path / "log.txt").read_bytes()
+    content = (tmp_path / "log.txt").read_bytes()
     log.abort()
-    assert (tmp_path / "log.txt").read_bytes() == before
+    assert (tmp_path / "log.txt").read_bytes() == content
 
 
 @pytest.mark.parametrize("event", ["run_start", *BLOCK[:-1]])

@@ -60,13 +60,13 @@ def test_points_of_another_gpu_are_refused_with_the_cure(
 ) -> None:
     performance = about(name)
     precisions = [
-        each for each in ("fp16", "fp32", "tf32") if getattr(performance, each)
+        field for field in ("fp16", "fp32", "tf32") if getattr(performance, field)
     ]
     file = tmp_path / "mine.yaml"
     value = getattr(performance, key)
     base = f"base: {name}\nperformance:\n"
-    other = f"  {key}: {2 * (value or 1e14)!r}\n"
-    file.write_text(base + other)
+    doubled = f"  {key}: {2 * (value or 1e14)!r}\n"
+    file.write_text(base + doubled)
     if not precisions or key not in performance.model_fields_set or value is None:
         load_system(str(file))
         return
@@ -76,7 +76,7 @@ def test_points_of_another_gpu_are_refused_with_the_cure(
     ):
         load_system(str(file))
     nulls = [f"  {precision}: null\n" for precision in precisions]
-    file.write_text("".join([base, other, *nulls]))
+    file.write_text("".join([base, doubled, *nulls]))
     load_system(str(file))
 
 

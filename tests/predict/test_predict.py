@@ -38,10 +38,10 @@ def test_fujitsus_record() -> None:
     from_config = predict(job_of_config(load("abci_2048_open").run))
     compute = about("abci").fp16
     assert compute is not None
-    derived, *others = compute.points
+    derived, *other_points = compute.points
     assert "Fujitsu" in derived.source
-    assert "Fujitsu" not in str(others)
-    compute = compute.model_copy(update={"points": tuple(others)})
+    assert "Fujitsu" not in str(other_points)
+    compute = compute.model_copy(update={"points": tuple(other_points)})
     system = with_performance("abci", fp16=compute)
     blind = predict(replace(from_config.job, system=system))
     assert blind.step.total_s != from_config.step.total_s
@@ -205,8 +205,8 @@ def test_one_run_fixes_one_constant_and_its_clocks() -> None:
     run = Measurement(
         gpus=8, batch=400, step_s=0.06, source="one", startup_s=7.0, evaluation_s=0.9
     )
-    other = run._replace(batch=200, step_s=0.04)
-    both = calibrate("mine", base, [run, other])
+    smaller = run._replace(batch=200, step_s=0.04)
+    both = calibrate("mine", base, [run, smaller])
     assert len(both.constants) == 2
     assert both.residual is None
     fit = calibrate("mine", base, [run])

@@ -42,9 +42,9 @@ def test_every_answer_is_finite_and_inside_its_interval(
         gpus = 1 << gpus.bit_length()
     elif gpus > per_node:  # whole nodes
         gpus += -gpus % per_node
-    most = largest_batch(about(name).memory_bytes or 1e12, "fp32")
+    memory_limit = largest_batch(about(name).memory_bytes or 1e12, "fp32")
     of_an_epoch = 1_281_167 // gpus
-    answer = ask(name, gpus, min(batch, of_an_epoch, most))
+    answer = ask(name, gpus, min(batch, of_an_epoch, memory_limit))
     step_low, step_high = answer.step_interval_s
     low, high = answer.time_interval_s
     step_s = answer.step.total_s
@@ -79,12 +79,12 @@ def test_a_slower_network_never_makes_a_step_shorter(name: str) -> None:
     if per_node <= 64:
         counts = [1, per_node, 2 * per_node, 16 * per_node]
     for slower in SLOWER:
-        for before in models(name):
-            performance = before.performance.model_copy(update=slower)
-            after = replace(before, performance=performance)
+        for original in models(name):
+            performance = original.performance.model_copy(update=slower)
+            after = replace(original, performance=performance)
             shortest_s = 0.0
             for gpus in counts:
-                fast_s = step_time(before, gpus, 32).total_s
+                fast_s = step_time(original, gpus, 32).total_s
                 slow_s = step_time(after, gpus, 32).total_s
                 least_s = max(fast_s, shortest_s) * (1 - 1e-9)
                 assert slow_s >= least_s, slower

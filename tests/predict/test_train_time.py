@@ -43,9 +43,9 @@ def test_epochs_of_closed_runs_are_within_their_interval() -> None:
     inside = []
     for row in read_table("epochs.csv"):
         if row["version"] >= "0.7" and row["optimizer"] == "lars":
-            known = epochs_to_target(int(row["global_batch_size"]))
+            prediction = epochs_to_target(int(row["global_batch_size"]))
             epochs = float(row["epochs_mean"])
-            inside.append(known.low <= epochs <= known.high)
+            inside.append(prediction.low <= epochs <= prediction.high)
     assert mean(inside) >= 0.85
     for batch, epochs in ((3264, 35.15), (32768, 56), (86016, 90)):
         expected = epochs_to_target(batch).expected

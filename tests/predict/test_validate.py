@@ -127,8 +127,8 @@ def test_rows_left_out_are_predicted_as_is_claimed(name: str) -> None:
 
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_the_pictures_are_as_they_are_drawn(name: str) -> None:
-    drawn = pictures.PICTURES[name]()
-    assert (pictures.FOLDER / name).read_text() == drawn, (
+    picture = pictures.PICTURES[name]()
+    assert (pictures.FOLDER / name).read_text() == picture, (
         "python -m tests.predict.pictures"
     )
 
@@ -141,11 +141,11 @@ def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
         "  fp16: null\n  tensor_flops_per_s: 2.25e15\n  memory_bytes_per_s: 8.0e12\n"
     )
     size = ("--gpus", "8", "--batch-per-gpu", "400")
-    shown = rn50("predict", "--system", str(sheet), *size)
-    assert "calibrated on the data sheet: it was not measured\n" in shown.stdout
+    printed = rn50("predict", "--system", str(sheet), *size)
+    assert "calibrated on the data sheet: it was not measured\n" in printed.stdout
     faster = rn50("predict", "--system", str(sheet), *size, "--json")
     ours = rn50("predict", "--system", "dgxh100", *size, "--json")
-    now = json.loads(ours.stdout)
-    then = json.loads(faster.stdout)
-    gain = now["step_time_ms"] / then["step_time_ms"]
+    today = json.loads(ours.stdout)
+    tomorrow = json.loads(faster.stdout)
+    gain = today["step_time_ms"] / tomorrow["step_time_ms"]
     assert 1.5 < gain < 3

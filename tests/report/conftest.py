@@ -60,13 +60,15 @@ def measure(tmp_path: Path) -> Measure:
         page: Path, expression: str, *, width: int, dark: bool = False
     ) -> Any:
         outer = tmp_path / "outer.html"
-        text = OUTER.format(page=page.resolve(), width=width, expression=expression)
-        outer.write_text(text)
+        outer_page = OUTER.format(
+            page=page.resolve(), width=width, expression=expression
+        )
+        outer.write_text(outer_page)
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-        words = [command, *FLAGS, profile, scheme, outer.as_uri()]
+        argv = [command, *FLAGS, profile, scheme, outer.as_uri()]
         page_text = subprocess.check_output(
-            words, stderr=subprocess.DEVNULL, text=True, timeout=120
+            argv, stderr=subprocess.DEVNULL, text=True, timeout=120
         )
         _, _, rest = page_text.partition("<body>")
         body, _, _ = rest.partition("</body>")

@@ -104,12 +104,12 @@ def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> Non
 
 
 def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> None:
-    other = good_run()
+    changed = good_run()
     seed = (1 << 63) - 1  # which no float holds
-    find(other, "lars_opt_base_learning_rate").value = 9.0
-    find(other, "seed").value = seed
-    drop("gradient_accumulation_steps")(other)
-    both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
+    find(changed, "lars_opt_base_learning_rate").value = 9.0
+    find(changed, "seed").value = seed
+    drop("gradient_accumulation_steps")(changed)
+    both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", changed))
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
     rates = column(both, "base_learning_rate")
     assert rates.cells == ("10.5", "9")
@@ -202,12 +202,12 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     assert slow.reached == 1
     assert slow.runs == 2
     assert fast.reached == 2
-    mean, least, most = fast.spreads["time_to_train_s"]
-    assert most - least == pytest.approx(1)
-    assert mean == pytest.approx((most + least) / 2)
+    mean, shortest_s, longest_s = fast.spreads["time_to_train_s"]
+    assert longest_s - shortest_s == pytest.approx(1)
+    assert mean == pytest.approx((longest_s + shortest_s) / 2)
     # A run that missed its target has no time to train.
     _, only, _ = slow.spreads["time_to_train_s"]
-    assert only == pytest.approx(most + 1)
+    assert only == pytest.approx(longest_s + 1)
     times_s = column(comparison, "time_to_train_s").values
     assert times_s.count(None) == 1
     _, worst, _ = slow.spreads["best_accuracy"]
@@ -297,36 +297,36 @@ def run_folder(folder: Path, losses: list[float | None], seed: int = 1) -> Subje
 
 def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     next_up = math.nextafter(2.0, 3)
-    left = run_folder(tmp_path / "l", [3.0, 2.0])
+    reference = run_folder(tmp_path / "l", [3.0, 2.0])
     right = run_folder(tmp_path / "r", [3.0, 2.0, 1.0])
-    repeat = first_bit(left, right)
+    repeat = first_bit(reference, right)
     assert repeat.same
     assert repeat.compared == 2
     assert repeat.recorded == str(right.path)
-    assert are_of_one_config(left, right)
-    other = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
-    repeat = first_bit(left, other)
+    assert are_of_one_config(reference, right)
+    different = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
+    repeat = first_bit(reference, different)
     assert repeat.same is False
     assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
-    assert not are_of_one_config(left, other)
+    assert not are_of_one_config(reference, different)
 
 
 def test_a_loss_that_is_no_number_has_no_bits(tmp_path: Path) -> None:
     """A NaN is null in the metrics of both."""
-    left = run_folder(tmp_path / "l", [3.0, None])
+    reference = run_folder(tmp_path / "l", [3.0, None])
     right = run_folder(tmp_path / "r", [3.0, None])
-    assert first_bit(left, right).compared == 1
+    assert first_bit(reference, right).compared == 1
     finite = run_folder(tmp_path / "f", [3.0, 2.0])
-    assert "loss at step 1," in first_bit(left, finite).text
+    assert "loss at step 1," in first_bit(reference, finite).text
 
 
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
     tmp_path: Path,
 ) -> None:
-    other = good_run()
+    changed = good_run()
     next_up = math.nextafter(0.7592, 1)
-    last(other, "eval_accuracy").value = next_up
-    logs = [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
+    last(changed, "eval_accuracy").value = next_up
+    logs = [write(tmp_path / "a", good_run()), write(tmp_path / "b", changed)]
     repeat = first_bit(*read_all(logs))
     assert "accuracy of epoch 35," in repeat.text
 
@@ -449,10 +449,10 @@ def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
         paths.append(str(folder))
     page = tmp_path / "runs.html"
     page.write_text(page_of(paths))
-    shown = measure(page, ROWS, width=800)
-    assert shown["scrolls"]
-    assert "linear-gradient" in shown["shadow"]
-    assert max(shown["heights"]) < 60  # two lines of a name; five of seeds had 110
+    figures = measure(page, ROWS, width=800)
+    assert figures["scrolls"]
+    assert "linear-gradient" in figures["shadow"]
+    assert max(figures["heights"]) < 60  # two lines of a name; five of seeds had 110
 
 
 @pytest.mark.parametrize(
@@ -497,13 +497,17 @@ def test_a_click_sorts_the_page(
 ) -> None:
     page = tmp_path / "runs.html"
     page.write_text(page_of(many, "-time_to_train_s"))
-    shown = measure(page, CLICKS, width=width, dark=width == 390)
-    assert shown["width"] == width
-    assert shown["sorted_by"].startswith("time to")
+    figures = measure(page, CLICKS, width=width, dark=width == 390)
+    assert figures["width"] == width
+    assert figures["sorted_by"].startswith("time to")
     letters = "".join(map(letter, range(24)))
     results = letters.replace("C", "").replace("D", "")
-    known = letters.replace("D", "")
-    assert shown["orders"] == [f"{results[::-1]}CD", f"{known[::-1]}D", f"{known}D"]
+    with_rate = letters.replace("D", "")
+    assert figures["orders"] == [
+        f"{results[::-1]}CD",
+        f"{with_rate[::-1]}D",
+        f"{with_rate}D",
+    ]
 
 
 @pytest.mark.slow

@@ -107,11 +107,11 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
-    again = DRAWN.replace("{", "{seed: 1, ")
-    other = packed(tmp_path / "other", again)
-    there = (f"data.path={other}", f"data.synthetic={again}")
+    other_seed = DRAWN.replace("{", "{seed: 1, ")
+    other_set = packed(tmp_path / "other", other_seed)
+    overrides = (f"data.path={other_set}", f"data.synthetic={other_seed}")
     moved = shutil.copytree(run, tmp_path / "moved")
-    scores = evaluated(rn50, moved, *there)
+    scores = evaluated(rn50, moved, *overrides)
     assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate.*"))
 
@@ -146,8 +146,8 @@ def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
                 )
                 photos.append((tmp_path / f"{9 - number % 10} {number}.jpg", name))
                 photos[-1][0].write_bytes(record.image)
-    words = [*places(run), "--image", *(str(photo) for photo, _ in photos)]
-    answers: Any = evaluated(rn50, run, *words)
+    arguments = [*places(run), "--image", *(str(photo) for photo, _ in photos)]
+    answers: Any = evaluated(rn50, run, *arguments)
     for answer, (photo, name) in zip(answers, photos, strict=True):
         guess, probability = guesses[name]
         assert answer["image"] == str(photo)
@@ -194,12 +194,12 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     from rn50.train.checkpoint.resume import recorded_run
 
     data = load(str(run / "config.yaml")).run.data
-    other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
-    scores = evaluated(rn50, run, other, *places(run))
+    second_run = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
+    scores = evaluated(rn50, run, second_run, *places(run))
     batch = whole_evaluation_set(data)
     labels = batch.labels.asnumpy()
     shares = []
-    for member in (run, other):
+    for member in (run, second_run):
         chosen = chosen_checkpoint(member)
         net = build_evaluation_network(chosen, recorded_run(chosen))
         logits = net(batch.images).asnumpy()
@@ -215,12 +215,12 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     of_logits = np.mean(np.log(shares), axis=0)
     # so their mean would be noticed
     assert counts_of(of_logits, labels) != counts_of(mean, labels)
-    config = other / "config.yaml"
-    text = config.read_text()
-    config.write_text(text.replace("crop_px: 24", "crop_px: 20"))
-    members = (str(run), str(other))
+    config = second_run / "config.yaml"
+    yaml_text = config.read_text()
+    config.write_text(yaml_text.replace("crop_px: 24", "crop_px: 20"))
+    members = (str(run), str(second_run))
     error = rn50.error("evaluate", *members, *places(run))
-    assert f"{other}: data.crop_px 24 expected" in error
+    assert f"{second_run}: data.crop_px 24 expected" in error
     assert "found 20" in error
 
 
@@ -230,8 +230,8 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     rn50: Rn50, whole: Path
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
-    kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
-    path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
+    checkpoints = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
+    path, *_ = (file.path for file in checkpoints if file.meta.statistics_rows == 2)
     evaluation = partial(evaluated, rn50, path, *places(whole))
     of_one = evaluation("--ranks=1")
     of_two = evaluation("--ranks=2")
@@ -252,23 +252,23 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     with_onnx = find_spec("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
-    words = ["export", "model", str(run), "--out", str(out)]
+    arguments = ["export", "model", str(run), "--out", str(out)]
     files = ["model-0000.params", "model-symbol.json", "model.json"]
     if with_onnx:
-        words.append("--onnx")
+        arguments.append("--onnx")
         files.append("model.onnx")
-    rn50.output(*words)
+    rn50.output(*arguments)
     written = [path.name for path in out.iterdir()]
     assert sorted(written) == files
-    about = read_json(out / "model.json")
+    description = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
-    assert about["accuracy"] == last["accuracy"]
-    assert about["step"] == last["step"]
-    taken = about["input"]
-    assert taken["centre_crop_px"] == data.crop_px
-    assert taken["antialias"] is False
+    assert description["accuracy"] == last["accuracy"]
+    assert description["step"] == last["step"]
+    preparation = description["input"]
+    assert preparation["centre_crop_px"] == data.crop_px
+    assert preparation["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
-    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
+    assert description["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = whole_evaluation_set(data)
     images = tmp_path / "images.npy"
     labels = tmp_path / "labels.npy"
@@ -310,7 +310,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
         out / "model.onnx", providers=["CPUExecutionProvider"]
     )
     metadata = session.get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["model"]) == about
+    assert json.loads(metadata["model"]) == description
     (logits,) = session.run(None, {"data": theirs})
     correct, _ = counts_of(logits, np.load(labels))
     assert abs(correct - last["correct"]) <= 1
@@ -338,9 +338,9 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     error = rn50.error("evaluate", str(tmp_path))
     assert error.endswith(f"its first: {copy}")
     shutil.rmtree(copy / "checkpoint")
-    wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
+    message = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
     error = rn50.error("evaluate", str(copy))
-    assert error == f"rn50: error: {wanted}"
+    assert error == f"rn50: error: {message}"
 
 
 # --- the records ----------------------------------------------------------------------------------
@@ -371,8 +371,8 @@ def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
         assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
     stamps = [float(row["unix_s"]) for row in rows]
     assert stamps == sorted(stamps)
-    begun = (run / "config.yaml").stat()
-    assert abs(stamps[0] - begun.st_mtime) < 60
+    config_stat = (run / "config.yaml").stat()
+    assert abs(stamps[0] - config_stat.st_mtime) < 60
 
 
 def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> None:
@@ -390,8 +390,8 @@ def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
         folder = tmp_path / trial / "quick/T"
         folder.mkdir(parents=True)
         write_metrics(folder, [{"kind": "train"}])
-    found = read_runs([tmp_path, tmp_path / "trial_1"])
-    names = [run.name for run in found.runs]
+    exported = read_runs([tmp_path, tmp_path / "trial_1"])
+    names = [run.name for run in exported.runs]
     assert names == ["trial_1/quick/T", "trial_2/quick/T"]
 
 
@@ -405,14 +405,14 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     for _ in range(2):  # the second export replaces the first
         to_tensorboard(read_runs([run]).runs, tmp_path)
     folder = tmp_path / "smoke" / run.name
-    read = events.EventAccumulator(str(folder))
-    read.Reload()
-    assert set(read.Tags()["scalars"]) >= TAGS
-    started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    board = events.EventAccumulator(str(folder))
+    board.Reload()
+    assert set(board.Tags()["scalars"]) >= TAGS
+    started = board.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert b"optimizer.base_lr" in started
     assert b"seed" in started
     evaluations = metrics(run, "eval")
-    scalars = read.Scalars("eval/accuracy")
+    scalars = board.Scalars("eval/accuracy")
     for evaluation, scalar in zip(evaluations, scalars, strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

@@ -51,9 +51,9 @@ def test_a_run_of_fujitsus_preset_is_shown_beside_the_published_runs(
     assert label not in page_of(renamed)
     write_json(renamed / "origins.json", {"seed": "config/abci_2048_open.yaml:3"})
     assert any(label in image for image in images_of(page_of(renamed)))
-    other = evaluated(tmp_path / "other", "dgxa100_8")
-    assert label not in page_of(other)
-    log_compare([ours, other])
+    unpublished = evaluated(tmp_path / "other", "dgxa100_8")
+    assert label not in page_of(unpublished)
+    log_compare([ours, unpublished])
     printed = capsys.readouterr().out
     assert f"\nA: {sentence}\n" in printed
     (early,) = read_subjects(evaluated(tmp_path / "early", "abci_2048_open", epoch=3))

@@ -232,7 +232,7 @@ def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
     assert "Norms by layer" not in text_of(run_folder)
     write_metrics(run_folder, [*train_records(), *norm_records()])
     page = page_of(run_folder)
-    text = " ".join(Shape(page).text.split())
+    page_text = " ".join(Shape(page).text.split())
     for said in (
         "All tensors at step 80",
         "conv2_weight14.250.5800.08",
@@ -240,7 +240,7 @@ def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
         "Norm ratio by layer",
         "Norm ratio by step",
     ):
-        assert said in text, said
+        assert said in page_text, said
     images = "".join(images_of(page))
     for step in (20, 60, 80):  # the first, the middle, the last
         assert f"step {step}" in images
@@ -265,23 +265,23 @@ def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
     onward = {"verb": "launch --resume", "folder": "x"}
     result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": onward}
     write_json(run_folder / "result.json", result)
-    text = text_of(run_folder)
-    assert "The run failed: rank 1 on n7 failed." in text
-    assert "Next rn50 launch --resume x" in text
+    page_text = text_of(run_folder)
+    assert "The run failed: rank 1 on n7 failed." in page_text
+    assert "Next rn50 launch --resume x" in page_text
     write_json(run_folder / "result.json", {"status": "success", "reason": "reached"})
-    text = text_of(run_folder)
-    assert "Reached 0.7592 top-1" in text
-    assert "Next" not in text
+    page_text = text_of(run_folder)
+    assert "Reached 0.7592 top-1" in page_text
+    assert "Next" not in page_text
 
 
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
     run = good_run()
     last(run, "eval_accuracy").value = 0.758
-    text = text_of(write(tmp_path / "log.txt", run))
-    assert "target not reached" in text
-    assert "Time to train" not in text
-    assert "Did not reach 0.759: best top-1 0.758." in text
-    assert "did not converge: best 0.758" in text
+    page_text = text_of(write(tmp_path / "log.txt", run))
+    assert "target not reached" in page_text
+    assert "Time to train" not in page_text
+    assert "Did not reach 0.759: best top-1 0.758." in page_text
+    assert "did not converge: best 0.758" in page_text
 
 
 def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
@@ -295,9 +295,9 @@ def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
 def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "result_0.txt").write_text("")
-    text = text_of(tmp_path)
-    assert "CANNOT READ" in text
-    assert "empty file" in text
+    page_text = text_of(tmp_path)
+    assert "CANNOT READ" in page_text
+    assert "empty file" in page_text
 
 
 # --- harmlessness ---------------------------------------------------------------------------------
@@ -319,9 +319,9 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
     page = page_of(hostile_folder)
     assert page == page_of(hostile_folder)
     assert_inert(page)
-    text = Shape(page).text
-    assert '<script>document.title="owned"</script>' in text
-    assert "{{ 7*7 }}" in text
+    page_text = Shape(page).text
+    assert '<script>document.title="owned"</script>' in page_text
+    assert "{{ 7*7 }}" in page_text
 
 
 def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
@@ -357,13 +357,13 @@ def test_a_page_is_about_one_subject_and_does_not_replace_its_log(
     run_folder: Path,
 ) -> None:
     log = run_folder / "result_0.txt"
-    other = run_folder.parent / "other"
-    other.mkdir()
-    before = log.read_text()
+    second_run = run_folder.parent / "other"
+    second_run.mkdir()
+    content = log.read_text()
     with refused("another file than the log"):
         write_report(run_folder, log)
-    assert log.read_text() == before
-    write(other / "result_0.txt", good_run())
+    assert log.read_text() == content
+    write(second_run / "result_0.txt", good_run())
     with refused("one run or submission expected, found 2"):
         write_report(run_folder.parent)
 
@@ -440,18 +440,18 @@ def test_the_page_in_a_browser(
     dark: bool,
 ) -> None:
     page = write_report(request.getfixturevalue(folder))
-    shown = measure(page, FIGURES, width=width, dark=dark)
+    figures = measure(page, FIGURES, width=width, dark=dark)
     hostile = folder == "hostile_folder"
     for figure in ("39.57", "0.7592", "target 0.7, epoch 35", "1,281,167", "PASS"):
-        assert figure in shown["text"] or hostile, figure
-    assert ('document.title="owned"' in shown["text"]) == hostile
-    assert shown["title"] == "smoke · rn50 report"
-    assert shown["active"] == 0
-    assert shown["width"] == width
-    widths, heights = zip(*shown["charts"], strict=True)
+        assert figure in figures["text"] or hostile, figure
+    assert ('document.title="owned"' in figures["text"]) == hostile
+    assert figures["title"] == "smoke · rn50 report"
+    assert figures["active"] == 0
+    assert figures["width"] == width
+    widths, heights = zip(*figures["charts"], strict=True)
     assert set(widths) == {428 if width == 1280 else 368}
     assert min(heights) > 150
-    paper, ink = map(brightness, shown["colours"])
+    paper, ink = map(brightness, figures["colours"])
     assert (paper < ink) == dark
 
 
@@ -487,8 +487,8 @@ def test_no_setting_of_the_user_for_matplotlib_reaches_a_report(
     write(tmp_path / "result_0.txt", good_run())
     pages = []
     for name in ("plain", "hostile"):
-        words = ("log", "report", "result_0.txt", "--out", f"{name}.html")
-        _, err = rn50.start(*words, cwd=tmp_path).communicate()
+        command = ("log", "report", "result_0.txt", "--out", f"{name}.html")
+        _, err = rn50.start(*command, cwd=tmp_path).communicate()
         assert err == ""
         pages.append((tmp_path / f"{name}.html").read_text())
         style = b"backend: nonsense\nfont.size: 40\nlines.width: x\n\xff\n"

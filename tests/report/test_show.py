@@ -57,22 +57,22 @@ def shown(path: Path) -> dict[str, Any]:
     return log_commands.shown(subject.logs[0], subject)
 
 
-def figures_of(folder: Path, text: str) -> dict[str, Any]:
+def figures_of(folder: Path, log_text: str) -> dict[str, Any]:
     path = folder / "result_0.txt"
-    path.write_text(text)
+    path.write_text(log_text)
     return shown(path)
 
 
 @pytest.mark.parametrize(
-    "text",
+    "log_text",
     [
         NOISE + RUN.replace("\n", "\n" + NOISE),
         RUN.replace(":::MLLOG", "[1,0]<stdout>:::MLLOG"),
     ],
     ids=["between other lines", "behind a prefix"],
 )
-def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
-    assert figures_of(tmp_path, text) == {
+def test_the_figures_of_a_run(tmp_path: Path, log_text: str) -> None:
+    assert figures_of(tmp_path, log_text) == {
         "benchmark": "resnet",
         "status": "success",
         "time_to_train_s": 14.75,
@@ -102,7 +102,7 @@ INTERRUPTION = line(3_600, "checkpoint_start") + line(18_000, "run_resumed")
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("log_text", "expected"),
     [
         # as in round v0.6, whose rules need no count; epochs of BERT count samples
         (RESNET + COUNTLESS, {"images_per_s": 3 * 1_281_167 / 10}),
@@ -131,9 +131,9 @@ INTERRUPTION = line(3_600, "checkpoint_start") + line(18_000, "run_resumed")
     ids=range(9),
 )
 def test_the_figures_of_an_odd_run(
-    tmp_path: Path, text: str, expected: dict[str, Any]
+    tmp_path: Path, log_text: str, expected: dict[str, Any]
 ) -> None:
-    assert figures_of(tmp_path, text).items() >= expected.items()
+    assert figures_of(tmp_path, log_text).items() >= expected.items()
 
 
 def summary_of(path: Path) -> RunSummary:
@@ -208,8 +208,8 @@ def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
         for stop, start in zip(stops, starts[1:], strict=False):
             late = copy.copy(stop)
             late.time_ms = start.time_ms + 1
-            place = run.index(start)
-            run.insert(place + 1, late)
+            index = run.index(start)
+            run.insert(index + 1, late)
 
     assert figures(by_four_ranks) == single
     assert figures(by_a_slower_rank) == single
@@ -218,9 +218,9 @@ def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
 def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:
     def disagree(run: Run) -> None:
         record = find(run, "global_batch_size")
-        other = copy.copy(record)
-        other.value = 1536
-        run.insert(run.index(record), other)
+        changed = copy.copy(record)
+        changed.value = 1536
+        run.insert(run.index(record), changed)
 
     batch = of(tmp_path, disagree).parameters["global_batch_size"]
     assert batch == [1536, 3264]
@@ -285,7 +285,7 @@ def deep() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("value", "expected"),
     [
         (38.0, "38"),
         (None, "null"),
@@ -296,8 +296,8 @@ def deep() -> Any:
     ],
     ids=range(6),
 )
-def test_values_for_people(value: object, text: str) -> None:
-    assert show(value) == text
+def test_values_for_people(value: object, expected: str) -> None:
+    assert show(value) == expected
 
 
 def published() -> list[list[str]]:

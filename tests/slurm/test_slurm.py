@@ -67,9 +67,9 @@ def _conf(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", str(lab))
 
 
-def scontrol(*words: str) -> str:
+def scontrol(*arguments: str) -> str:
     """What Slurm's scontrol prints."""
-    return finished(["scontrol", *words], check=True).stdout
+    return finished(["scontrol", *arguments], check=True).stdout
 
 
 def state_of(job: str) -> str:
@@ -156,9 +156,9 @@ def ranks_of(run: Path) -> dict[str, psutil.Process]:
     """The processes of a run's ranks by number."""
     ranks = {}
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or [""]
-        is_python = Path(words[0]).name.startswith("python")
-        if is_python and "rn50.train" in words and str(run) in words:
+        command = process.info["cmdline"] or [""]
+        is_python = Path(command[0]).name.startswith("python")
+        if is_python and "rn50.train" in command and str(run) in command:
             ranks[process.environ()["SLURM_PROCID"]] = process
     return ranks
 
@@ -176,12 +176,12 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     ranks_of(job.run)["1"].send_signal(number)
     out = job.end(1, "FAILED")
     failure = rf"rank 1 on \S+ failed in .*{reason}"
-    told = re.search(rf"^rn50: error: ({failure}); details: ", out, re.M)
-    assert told, out
-    assert job.log().count(told[1]) == 1
+    match = re.search(rf"^rn50: error: ({failure}); details: ", out, re.M)
+    assert match, out
+    assert job.log().count(match[1]) == 1
     result = read_json(job.run / "result.json")
     assert result["status"] == "failed"
-    assert result["reason"] == told[1]
+    assert result["reason"] == match[1]
     assert stop_of(job.run) == "aborted"
     leave_nothing(job.folder)
 
@@ -268,11 +268,13 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     rank.suspend()  # Slurm looks at its time limits every 30 s: they cost no processor time
     scontrol("update", f"jobid={job.number}", "timelimit=1")
     number = int(signal.SIGUSR1)
-    told = re.compile(rf"sent signal {number} to pid \d+ StepId={job.number}\.batch")
+    signalled = re.compile(
+        rf"sent signal {number} to pid \d+ StepId={job.number}\.batch"
+    )
     logs = list(lab.parent.glob("log/slurmd-*"))
 
     def is_told() -> bool:
-        return any(told.search(log.read_text()) for log in logs)
+        return any(signalled.search(log.read_text()) for log in logs)
 
     wait_until(is_told)
     rank.resume()
@@ -284,15 +286,15 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     job.wait_for_training()
     stopped = r"stopped by SIGUSR1 at step \d+ \(checkpoint of step \d+\)"
     assert re.search(rf"the start before: {stopped}", job.log())
-    before = job.log("job.1.log")
-    assert re.search(stopped, before)
-    assert f"\nback into the queue: scontrol requeue {job.number}\n" in before
+    first_log = job.log("job.1.log")
+    assert re.search(stopped, first_log)
+    assert f"\nback into the queue: scontrol requeue {job.number}\n" in first_log
     assert job.log("exit_code.1") == "143\n"
 
     subprocess.run(["scancel", job.number], check=True)
     job.end(1, "CANCELLED")
-    places = (f"system.results={rn50.results}", f"data.path={smoke_data}")
-    out = rn50.output("submit", "--resume", "latest", "--wait", *places)
+    paths = (f"system.results={rn50.results}", f"data.path={smoke_data}")
+    out = rn50.output("submit", "--resume", "latest", "--wait", *paths)
     assert re.match(rf"slurm job (?!{job.number} )\d+ in {job.folder} ", out)
     assert digest(job.run) == uninterrupted
 

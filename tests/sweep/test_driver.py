@@ -43,8 +43,8 @@ parameters:
 
 def write_sweep(folder: Path, more: str = "", *, epochs: int = 2) -> Path:
     path = folder / "sweep.yaml"
-    text = SWEEP.format(folder=folder, epochs=epochs)
-    path.write_text(text + more)
+    yaml_text = SWEEP.format(folder=folder, epochs=epochs)
+    path.write_text(yaml_text + more)
     return path
 
 
@@ -66,9 +66,9 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     folder = tmp_path / "results" / "small"
     loaded = load_sweep(path)
     plan = Study(loaded.sweep, tmp_path, {})
-    drawn = [plan.ask().params for _ in range(4)]
+    draws = [plan.ask().params for _ in range(4)]
     good = []
-    for number, values in enumerate(drawn):
+    for number, values in enumerate(draws):
         if values["model.dtype"] == "float32":
             good.append(number)
     assert len(good) == 3, "choose another seed"
@@ -101,7 +101,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     assert f"trial {good[1]}: did not end while its driver ran, run again" in err
     results = json.loads(out)
     tried = [trial["parameters"] for trial in results["trials"]]
-    assert tried == drawn
+    assert tried == draws
     for number, trial in enumerate(results["trials"]):
         if number in good and number != good[2]:
             assert trial["state"] == "complete"
@@ -115,9 +115,9 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
         assert trial["reason"].startswith(reason)
     leave_nothing(folder)
     # Nothing is left to do: the same command says the same.
-    again = rn50("sweep", str(path), "--json")
-    assert again.returncode == 0
-    assert json.loads(again.stdout) == results
+    repeated = rn50("sweep", str(path), "--json")
+    assert repeated.returncode == 0
+    assert json.loads(repeated.stdout) == results
 
 
 @pytest.mark.slow
@@ -173,12 +173,14 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
     train = '{"kind": "train", "step": 1, "loss": 2.0}\n'
     first = '{"kind": "eval", "epoch": 1, "accuracy": 0.25}\n'
     second = '{"kind": "eval", "epoch": 2, "accuracy": 0.5}\n'
-    whole = train + first + second
-    for end in range(len(whole)):
-        (tmp_path / "1" / "metrics.jsonl").write_text(whole[:end])
-        whole_records = sum(line.strip() in whole[:end] for line in (first, second))
+    metrics_text = train + first + second
+    for end in range(len(metrics_text)):
+        (tmp_path / "1" / "metrics.jsonl").write_text(metrics_text[:end])
+        whole_records = sum(
+            line.strip() in metrics_text[:end] for line in (first, second)
+        )
         assert len(evaluations(tmp_path)) == whole_records
-    (tmp_path / "1" / "metrics.jsonl").write_text(whole)
+    (tmp_path / "1" / "metrics.jsonl").write_text(metrics_text)
     assert evaluations(tmp_path) == [(1, 0.25), (2, 0.5)]
 
 
