@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 from tests.waiting import finished
 
 SHARED = Path(os.environ.get("RN50_SHARED", ROOT.parent / "shared"))
-"""Where published logs may lie."""
+"""The folder in which published logs may lie."""
 
 
 def tracked() -> list[str]:

@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --fast, folders whose files all start processes are not even imported."""
+    """Folders whose files all start processes are not even imported with --fast."""
     left_out = []
     if not config.getoption("--nightly"):
         left_out.append("lab")
@@ -160,7 +160,7 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def conserved_times(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """At the end the times of every run that the session made are checked (tests/conserved.py)."""
+    """The times of every run that the session made are checked at its end (tests/conserved.py)."""
     since_unix_s = time.time()
     yield
     check_all_times(tmp_path_factory.getbasetemp(), since_unix_s)

@@ -70,8 +70,8 @@ def check_times(folder: Path) -> None:
 
 
 def check_all_times(root: Path, since_unix_s: float = 0.0) -> int:
-    """Of every run below a folder that has begun since; returns how many there are. Tests make up
-    older ones."""
+    """Check every run below a folder that has begun since; returns how many there are. Tests make
+    up older ones."""
     runs = [
         log.parent
         for log in root.rglob("result_0.txt")

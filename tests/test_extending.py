@@ -186,7 +186,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def used(tree: Path) -> dict[str, bool]:
-    """By kind: whether its dummy works, in one process that runs on the copy."""
+    """Whether the dummy of each kind works, in one process that runs on the copy."""
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = is_used\n"

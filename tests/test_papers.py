@@ -48,7 +48,7 @@ def run(command: str) -> Result:
 
 
 def numbers_of(written: str) -> dict[str, float]:
-    """As they are written, and their values."""
+    """The numbers as they are written, and their values."""
     numbers = NUMBER.findall(written)
     return {number: float(number.replace(",", "")) for number in numbers}
 

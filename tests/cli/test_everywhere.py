@@ -245,7 +245,7 @@ def test_every_command_has_a_use() -> None:
 
 
 def steady(err: str) -> list[str]:
-    """Without the lines of progress that slow work alone prints."""
+    """The lines but those of progress, which slow work alone prints."""
     return [line for line in err.splitlines() if not re.search(r", for [\d:]+$", line)]
 
 

@@ -86,7 +86,7 @@ def spelt(node: ast.AST) -> str:
 
 
 def commands_of_messages() -> Iterator[str]:
-    """In backquotes, or as the words of a list. Docstrings are read too."""
+    """The commands in backquotes, or spelt as a list. Docstrings are read too."""
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text())):
             elements = map(spelt, getattr(node, "elts", []))

@@ -232,7 +232,7 @@ def test_bad_input_is_one_clear_line(
 
 
 def test_points_that_the_model_misses_are_warned_of(rn50: Rn50, tmp_path: Path) -> None:
-    """In `--json` and on stderr; the points of DGX H100 are met."""
+    """The warning is in `--json` and on stderr; the points of DGX H100 are met."""
     file = tmp_path / "mine.yaml"
     point = "{gpus: 8, batch: 256, step_s: 0.2, source: mine}"
     file.write_text(f"base: dgxh100\nperformance: {{fp16: {{points: [{point}]}}}}\n")

@@ -221,7 +221,7 @@ def test_metrics_that_no_run_writes_are_a_note(
 
 
 def test_a_line_that_no_run_writes_is_torn(tmp_path: Path) -> None:
-    """As JSON it would take 15 times as much."""
+    """Parsed as JSON it would take 15 times as much."""
     record = json.dumps({"kind": "train", "text": "x" * 100_000})
     (tmp_path / "metrics.jsonl").write_text(f"{record}\n{lines(1)}")
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2

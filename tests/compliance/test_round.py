@@ -360,7 +360,7 @@ def test_one_entry_that_is_named_twice_is_no_copy(tmp_path: Path) -> None:
 
 
 def test_runs_of_ours_may_repeat_each_other(tmp_path: Path) -> None:
-    """As one seed does, bit for bit."""
+    """Two runs of one seed do, bit for bit."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         a_run(tmp_path / name)

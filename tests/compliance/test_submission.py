@@ -487,7 +487,7 @@ EDITS = (
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_no_edit_clears_a_copy(tmp_path: Path, edit: Edit) -> None:
-    """Of the third run, an hour later and with a seed of its own."""
+    """The copy is of the third run, an hour later and with a seed of its own."""
     folder = submission(tmp_path)
     copy = vary(good_run(), 2)
     an_hour_apart(1, copy)

@@ -20,7 +20,7 @@ def layout_of(loaded: Loaded) -> tuple[int, int]:
 
 
 def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> None:
-    """As on the command line."""
+    """The command line has the same rule."""
     write("there/quick", "name: mine\n")
     write("there/x.yaml", "base: quick\n")
     loaded = load("there/x.yaml")

@@ -13,7 +13,7 @@ SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))
 def test_a_preset_can_be_planned_and_reads_back_the_same(
     tmp_path: Path, name: str
 ) -> None:
-    """With the counts of ImageNet, or those of the set that it draws."""
+    """Its counts are ImageNet's, or those of the set that it draws."""
     loaded = load(name, ["seed=3", "schedule.warmup=7 steps", "log.org=' #: on'"])
     data = loaded.run.data
     assert loaded.run.name == name

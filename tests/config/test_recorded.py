@@ -100,7 +100,7 @@ def test_places_outside_need_the_command_line(
 def test_results_that_hold_the_run_are_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
 ) -> None:
-    """As on a scratch disk, beside which the user works."""
+    """The results lie on a scratch disk, beside which the user works."""
     scratch = tmp_path / "scratch"
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")

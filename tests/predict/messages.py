@@ -223,7 +223,7 @@ def _times(topology: Topology, messages: Round) -> tuple[Times, Times]:
 
 
 def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
-    """Of each message: how many `counted` ones leave its source, or enter its destination."""
+    """How many `counted` messages leave the source of each one, or enter its destination."""
     count = max(src.max(), dst.max()) + 1
     out = np.bincount(src[counted], minlength=count)
     into = np.bincount(dst[counted], minlength=count)

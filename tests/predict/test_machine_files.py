@@ -92,7 +92,7 @@ POINT = "{gpus: 64, batch: 50, step_s: 0.02, source: mine}"
     "network", ["nics=1", "jitter=0.05", "tree_latency_s=9e-5", "switches_reduce=false"]
 )
 def test_points_are_of_one_network(network: str) -> None:
-    """In a run's config too; the network that the points were measured on may be said again."""
+    """A run's config has the same rule; the network of the points may be said again."""
     changed = f"system.performance.{network}"
     with refused("command line: system.performance.*another network; .*`fp16: null`"):
         load("dgxh100_8", [changed])

@@ -19,7 +19,7 @@ EVERY = pytest.mark.parametrize("algorithm", sorted(SCHEDULES))
 
 
 def formula(algorithm: str, network: Topology, n_bytes: float) -> float:
-    """Of the messages alone: MPI's part of the hierarchical one runs on the hosts."""
+    """The time of the messages alone: MPI's part of the hierarchical one runs on the hosts."""
     formula_s = allreduce(algorithm, network, n_bytes)
     if algorithm == "hierarchical" and network.ranks > 1:
         _, columns = cost.topology_grid(network)

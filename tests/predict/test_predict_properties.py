@@ -73,7 +73,7 @@ SLOWER: tuple[dict[str, float], ...] = (
 
 @EVERY
 def test_a_slower_network_never_makes_a_step_shorter(name: str) -> None:
-    """On all machines, with the same computation, and no step of any size is shorter."""
+    """The computation stays the same, and no step of any size is shorter."""
     per_node = SYSTEMS[name].ranks_per_node
     counts = [1, 64, 1024]
     if per_node <= 64:

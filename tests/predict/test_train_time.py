@@ -39,7 +39,7 @@ def test_larger_batches_never_need_fewer_epochs(
 
 
 def test_epochs_of_closed_runs_are_within_their_interval() -> None:
-    """Of the runs since v0.7 nine of ten lie in the interval that is called 90 %."""
+    """Nine of ten runs since v0.7 lie in the interval that is called 90 %."""
     inside = []
     for row in read_table("epochs.csv"):
         if row["version"] >= "0.7" and row["optimizer"] == "lars":

@@ -1,4 +1,4 @@
-"""Where a step went, in a report: phases, ranks, hosts; of files that anybody may have written."""
+"""A step's phases, ranks and hosts in a report, of files that anybody may have written."""
 
 from typing import Any
 

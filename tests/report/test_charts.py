@@ -78,7 +78,7 @@ def drawn(count: int) -> str:
 
 
 def names(picture: str) -> dict[str, tuple[float, float]]:
-    """Where each name of a line stands, in the picture's order."""
+    """The place of each line's name, in the picture's order."""
     rows = re.findall(r"translate\(([\d.]+) ([\d.]+)\)[^>]*>([A-Z])</text>", picture)
     rows += re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>([A-Z])</text>', picture)
     return {name: (float(x), float(y)) for x, y, name in rows}

@@ -229,7 +229,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     rn50: Rn50, whole: Path
 ) -> None:
-    """Of a checkpoint between evaluations, which has those of each rank."""
+    """The checkpoint was written between evaluations and has the statistics of each rank."""
     checkpoints = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
     path, *_ = (file.path for file in checkpoints if file.meta.statistics_rows == 2)
     evaluation = partial(evaluated, rn50, path, *places(whole))

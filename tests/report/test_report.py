@@ -46,8 +46,8 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
 
 
 def norm_records(points: int = 4) -> list[dict[str, object]]:
-    """Of two layers and a bias; the ratios rise and fall, as a straight line is drawn by its
-    ends."""
+    """The norms of two layers and a bias; the ratios rise and fall, as a straight line is drawn by
+    its ends."""
     records = []
     for i in range(1, points + 1):
         jagged = i / (1 + i % 2)

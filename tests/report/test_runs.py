@@ -310,7 +310,7 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
 
 
 class Clock:
-    """In the place of `time`: a sleep takes none, and the tenth ends what is watched."""
+    """A stand-in for `time`: a sleep takes none, and the tenth ends what is watched."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self.now_s = 0.0

@@ -52,7 +52,7 @@ NOISE = "mpirun: hello\n\n[1,0]<stdout>: :::MLL\n:::MLLOG {broken\n:::MLLOG [1, 
 
 
 def shown(path: Path) -> dict[str, Any]:
-    """As `rn50 log show --json` prints it."""
+    """The object that `rn50 log show --json` prints."""
     (subject,) = read_all([path])
     return log_commands.shown(subject.logs[0], subject)
 
@@ -247,7 +247,7 @@ def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
 
 
 def test_figures_are_of_the_first_run(tmp_path: Path) -> None:
-    """As its verdict is."""
+    """The verdict is that of the first run, too."""
     first = good_run()
     second = good_run()
     for record in second:
