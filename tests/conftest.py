@@ -228,6 +228,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
 
 
@@ -265,6 +266,7 @@ def logged_keys(folder: Path) -> list[str]:
 
 
 def write_metrics(folder: Path, records: Iterable[object]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(record) + "\n" for record in records)
     (folder / "metrics.jsonl").write_text("".join(lines))
 
@@ -318,7 +320,7 @@ class Rn50:
 
     def error(self, *arguments: str) -> str:
         """The one line of a command that refuses to begin."""
-        done = self(*arguments)
+        done = in_this_process(arguments)
         assert done.returncode == 2, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stdout + done.stderr
         lines = done.stderr.splitlines()

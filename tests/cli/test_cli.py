@@ -103,12 +103,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.mark.parametrize(
     ("name", "locale"),
-    [
-        (b"log\xff.txt", C_LOCALE),
-        ("log ü.txt".encode(), C_LOCALE),
-        ("log ü.txt".encode(), {}),
-        (b"a\nb.txt", {}),
-    ],
+    [(b"log\xff.txt", C_LOCALE), ("log ü.txt".encode(), C_LOCALE), (b"a\nb.txt", {})],
 )
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
     rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes

@@ -13,30 +13,34 @@ from rn50 import __version__
 from rn50.config.benchmark import RULESETS, ruleset_name
 from rn50.config.choices import LAUNCHERS
 from rn50.config.load import load
-from tests.conftest import Rn50, refused
+from tests.conftest import Rn50, in_this_process, refused
 
 PROGRAM = Path(sys.executable).with_name("rn50")
 CONFIGS = Path(__file__).parents[2] / "config"
 
 
-def test_version_and_help(rn50: Rn50) -> None:
-    done = rn50("--version")
-    assert done.returncode == 0
-    assert done.stdout == f"rn50 {__version__}\n"
-    assert rn50.output() == rn50("--help").stdout
+def shown(*arguments: str) -> str:
+    """What a command shows that starts no process."""
+    return in_this_process(arguments).stdout
 
 
+def test_version_and_help() -> None:
+    assert shown("--version") == f"rn50 {__version__}\n"
+    assert shown() == shown("--help")
+
+
+@pytest.mark.in_process
 def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
     for command in ("launch", "bench loop"):
-        assert "mpirun|gloo|srun" in rn50(*command.split(), "--help").stdout
-    assert "slurm|sge|pbs|local" in rn50("submit", "--help").stdout
+        assert "mpirun|gloo|srun" in shown(*command.split(), "--help")
+    assert "slurm|sge|pbs|local" in shown("submit", "--help")
     error = rn50.error("submit", "smoke", "--scheduler", "slrum", "--dry-run")
     choices = "--scheduler: slurm, sge, pbs, local expected"
     assert error.endswith(f"{choices}, found slrum; did you mean slurm?")
     # beside a folder launch/
     error = rn50.error("launch", "quick", "--launcher", "glo")
     assert error.endswith("; did you mean gloo?")
-    assert "Did you mean 'launch'?" in rn50("launh").stderr
+    assert "Did you mean 'launch'?" in in_this_process(("launh",)).stderr
 
 
 # --- rulesets -----------------------------------------------------------------------------------

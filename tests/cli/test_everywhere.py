@@ -49,7 +49,7 @@ USES = {
     "export csv": "run",
     "export tensorboard": "run --out {new}board",
     "export model": "run --out {new}model",
-    "predict run": "dgxh100_8 --best",
+    "predict run": "dgxh100_8",
     "predict validate": "",
     "predict calibrate": "mlperf.txt:8 --system dgx1",
     "launch": "smoke --dry-run data.path=set",

@@ -162,14 +162,19 @@ def vary(run: Run, number: int) -> Run:
     return run
 
 
+def all_of(run: Run, key: str) -> Run:
+    """The records of a key."""
+    return [record for record in run if record.key == key]
+
+
 def find(run: Run, key: str) -> Record:
     """The first record of a key."""
-    return next(record for record in run if record.key == key)
+    return all_of(run, key)[0]
 
 
 def last(run: Run, key: str) -> Record:
     """The last record of a key."""
-    return [record for record in run if record.key == key][-1]
+    return all_of(run, key)[-1]
 
 
 def drop(*keys: str) -> Edit:
@@ -185,9 +190,8 @@ def put(key: str, value: Any) -> Edit:
     """Give all records of a key a value."""
 
     def edit(run: Run) -> None:
-        for record in run:
-            if record.key == key:
-                record.value = value
+        for record in all_of(run, key):
+            record.value = value
 
     return edit
 
@@ -196,11 +200,10 @@ def meta(key: str, name: str, value: Any) -> Edit:
     """Give all records of a key an entry of metadata; ... removes it."""
 
     def edit(run: Run) -> None:
-        for record in run:
-            if record.key == key:
-                record.metadata.pop(name, None)
-                if value is not ...:
-                    record.metadata[name] = value
+        for record in all_of(run, key):
+            record.metadata.pop(name, None)
+            if value is not ...:
+                record.metadata[name] = value
 
     return edit
 
@@ -219,12 +222,12 @@ def move(key: str, successor: str) -> Edit:
     return edit
 
 
-def shift(key: str, by_ms: float, *, later: bool = True) -> Edit:
-    """Stamp the last record of a key, and with `later` all after it, differently."""
+def shift(key: str, by_ms: float) -> Edit:
+    """Stamp the last record of a key and all after it differently."""
 
     def edit(run: Run) -> None:
         index = run.index(last(run, key))
-        for record in run[index:] if later else [run[index]]:
+        for record in run[index:]:
             record.time_ms += by_ms
 
     return edit
@@ -243,7 +246,8 @@ def again(key: str, by_ms: float = 0, **changes: Any) -> Edit:
 
 
 def write(path: Path, run: Run, ruleset: str = "4.0.0") -> Path:
-    """Write a run as a log of a round."""
+    """Write a run as a log of a round; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(record.text(ruleset) + "\n" for record in run))
     return path
 

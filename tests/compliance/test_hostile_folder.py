@@ -9,14 +9,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
-from rn50.config.load import load
 from rn50.host.errors import UserError
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
 from rn50.report.html import write_report
 from rn50.report.run_records import RunRecords, read_run_records
 from tests.compliance.log_text import good_run, write
+from tests.compliance.test_submission import package
 from tests.conftest import refused, write_json
+from tests.report.conftest import write_config
 
 pytestmark = pytest.mark.usefixtures("alarm")
 
@@ -47,7 +48,6 @@ Plant = Callable[[Path, Path], None]
 def secret(tmp_path: Path) -> Path:
     """Valid in each of the formats, so that nothing but the place refuses it."""
     path = tmp_path / "home" / "secret"
-    path.parent.mkdir()
     write_json(path, {"name": SECRET, "packages": {"x": SECRET}, "kind": "train"})
     return path
 
@@ -56,10 +56,9 @@ def secret(tmp_path: Path) -> Path:
 def folder(tmp_path: Path) -> Path:
     """A run's folder, whole."""
     path = tmp_path / "theirs"
-    path.mkdir()
     write(path / "result_0.txt", good_run())
-    (path / "config.yaml").write_text(load("smoke", ["seed=1"]).to_yaml())
-    (path / "environment.json").write_text('{"packages": {"mxnet": "1.9.1"}}')
+    write_config(path, "seed=1")
+    write_json(path / "environment.json", {"packages": {"mxnet": "1.9.1"}})
     return path
 
 
@@ -252,11 +251,10 @@ def test_a_system_description_is_a_file_of_the_package(
 ) -> None:
     """One that is none is as one that is missing; what a link leads to is not held to the log."""
     write_json(secret, {"division": SECRET, "number_of_nodes": SECRET})
-    logs = tmp_path / "org/results/machine/resnet"
-    logs.mkdir(parents=True)
-    (tmp_path / "org/systems").mkdir()
-    write(logs / "result_0.txt", good_run())
-    plant(tmp_path / "org/systems/machine.json", secret)
+    logs = package(tmp_path, runs=1)
+    description = tmp_path / "us/systems/box.json"
+    description.unlink()
+    plant(description, secret)
     done = rn50(("log", "check", "--no-official"), logs)
     assert done.exit_code == 1
     assert "system description: no " in done.output

@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
 from rn50.compliance.check_log import Check, check_log
-from rn50.compliance.score import score_folder
+from rn50.compliance.rcp import Verdict
+from rn50.compliance.score import Score, score_folder
 from rn50.compliance.submission import judge_path
 from rn50.config import benchmark
 from rn50.host.finding import ERROR, NOTE, POLICY, Finding
@@ -20,6 +21,7 @@ from tests.compliance.log_text import (
     Edit,
     Run,
     again,
+    all_of,
     drop,
     find,
     good_run,
@@ -30,6 +32,7 @@ from tests.compliance.log_text import (
     vary,
     write,
 )
+from tests.compliance.test_rules import added
 from tests.conftest import refused, write_json
 
 Edits = dict[int, Edit]
@@ -41,15 +44,20 @@ def every(edit: Edit) -> Edits:
 
 
 def submission(
-    folder: Path, edits: Edits | None = None, *, runs: int = 5, ruleset: str = "4.0.0"
+    folder: Path,
+    edits: Edits | None = None,
+    *,
+    runs: int = 5,
+    first: int = 0,
+    ruleset: str = "4.0.0",
 ) -> Path:
-    """Run n takes n seconds longer than the first and has a seed of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(runs):
-        run = vary(good_run(ruleset), number)
-        shift("run_stop", 1000 * number)(run)
-        (edits or {}).get(number, lambda run: None)(run)
-        write(folder / f"result_{number}.txt", run, ruleset)
+    """Runs with the numbers from `first` on: run n takes n seconds longer than run 0 and has a seed
+    of its own."""
+    for index in range(runs):
+        run = vary(good_run(ruleset), first + index)
+        shift("run_stop", 1000 * (first + index))(run)
+        (edits or {}).get(index, lambda run: None)(run)
+        write(folder / f"result_{index}.txt", run, ruleset)
     return folder
 
 
@@ -58,26 +66,24 @@ def whole(folder: Path) -> Check:
     return submission
 
 
-def broken(folder: Path, rule: str) -> Finding | None:
-    """The finding of one rule on folders; None: the folder does not break it."""
-    return next((f for f in whole(folder).findings if f.name == rule), None)
+def broken(folder: Path, rule: str) -> Finding:
+    """The finding of one rule on folders, which the folder breaks."""
+    return next(f for f in whole(folder).findings if f.name == rule)
 
 
 def severity(folder: Path, rule: str) -> str | None:
-    finding = broken(folder, rule)
-    return finding and finding.severity
+    """The severity of that finding; None: the folder does not break the rule."""
+    return {f.name: f.severity for f in whole(folder).findings}.get(rule)
+
+
+def rcp_of(scored: Score) -> Verdict:
+    assert scored.rcp is not None
+    return scored.rcp
 
 
 def lost(run: Run) -> None:
     last(run, "eval_accuracy").value = 0.5
     meta("run_stop", "status", "aborted")(run)
-
-
-def package(folder: Path, system: object) -> Path:
-    if system is not None:
-        (folder / "us/systems").mkdir(parents=True)
-        write_json(folder / "us/systems/box.json", system)
-    return submission(folder / "us/results/box/resnet")
 
 
 SYSTEM = {
@@ -90,8 +96,21 @@ SYSTEM = {
 }
 
 
+def package(
+    folder: Path,
+    system: object = SYSTEM,
+    org: str = "us",
+    edits: Edits | None = None,
+    **runs: int,
+) -> Path:
+    """ORG/results/box/resnet with its description (None: without), of the runs of a submission."""
+    if system is not None:
+        write_json(folder / org / "systems/box.json", system)
+    return submission(folder / org / "results/box/resnet", edits, **runs)
+
+
 def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
-    check = whole(package(tmp_path, SYSTEM))
+    check = whole(package(tmp_path))
     assert check.findings == ()
     assert check.verdict == "PASS"
     assert check.cause == "5 of 5 runs pass"
@@ -102,7 +121,6 @@ def test_one_of_five_may_fail(tmp_path: Path, bad: list[int], verdict: str) -> N
     folder = submission(tmp_path, dict.fromkeys(bad, lost))
     assert whole(folder).verdict == verdict
     finding = broken(folder, "five-runs")
-    assert finding is not None
     assert finding.severity == {"PASS": NOTE, "FAIL": ERROR}[verdict]
     assert all(f"result_{number}.txt" in finding.message for number in bad)
     assert (score_folder(tmp_path).score_min is None) == (verdict == "FAIL")
@@ -138,7 +156,6 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
 )
 def test_seeds(tmp_path: Path, edit: Edit, severity: str, phrase: str) -> None:
     finding = broken(submission(tmp_path, {3: edit}), "seed-not-fresh")
-    assert finding is not None
     assert finding.severity == severity
     assert "result_3.txt" in finding.message
     assert phrase in finding.message
@@ -148,39 +165,34 @@ def test_seeds(tmp_path: Path, edit: Edit, severity: str, phrase: str) -> None:
 def test_seeds_of_any_size_are_compared_exactly(tmp_path: Path, first: int) -> None:
     edits = {number: put("seed", first + number) for number in range(5)}
     submission(tmp_path, edits)
-    assert broken(tmp_path, "seed-not-fresh") is None
+    assert severity(tmp_path, "seed-not-fresh") is None
     edits[3] = put("seed", str(first + 1))
     submission(tmp_path, edits)
     finding = broken(tmp_path, "seed-not-fresh")
-    assert finding is not None
     assert f'"{first + 1}", as in result_1.txt' in finding.message
 
 
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     submission(tmp_path, {4: put("lars_opt_base_learning_rate", 11)})
     finding = broken(tmp_path, "different-hyperparameters")
-    assert finding is not None
     assert finding.severity == POLICY
     assert "10.5 in result_0.txt and 11 in result_4.txt" in finding.message
     submission(tmp_path, every(put("lars_opt_momentum", math.nan)))
-    assert broken(tmp_path, "different-hyperparameters") is None
+    assert severity(tmp_path, "different-hyperparameters") is None
 
 
-@pytest.mark.parametrize("key", ["submission_status", "label_smoothing"])
-def test_status_and_label_smoothing_are_alike(tmp_path: Path, key: str) -> None:
-    def smoothed(run: Run) -> None:
-        copy = find(run, "seed").later(0)
-        copy.key = "label_smoothing"
-        copy.value = 0.1
-        run.insert(run.index(find(run, "seed")), copy)
-
-    def another(run: Run) -> None:
-        smoothed(run)
-        put(key, "cloud" if key == "submission_status" else 0.2)(run)
-
-    folder = submission(tmp_path, every(smoothed) | {3: another})
+@pytest.mark.parametrize(
+    ("key", "edits"),
+    [
+        ("submission_status", {3: put("submission_status", "cloud")}),
+        ("label_smoothing", {n: added("label_smoothing", n == 3) for n in range(5)}),
+    ],
+)
+def test_status_and_label_smoothing_are_alike(
+    tmp_path: Path, key: str, edits: Edits
+) -> None:
+    folder = submission(tmp_path, edits)
     finding = broken(folder, "different-hyperparameters")
-    assert finding is not None
     assert finding.severity == POLICY
     assert finding.message.startswith(f"{key} is ")
     assert "result_3.txt" in finding.message
@@ -225,7 +237,7 @@ def test_a_count_that_is_none_is_no_pass(
 def test_a_name_twice_in_the_system_description(
     tmp_path: Path, repeated: str, expected: str | None
 ) -> None:
-    folder = package(tmp_path, SYSTEM)
+    folder = package(tmp_path)
     path = tmp_path / "us/systems/box.json"
     path.write_text(f'{{"accelerators_per_node": {repeated}, {path.read_text()[1:]}')
     assert severity(folder, "system-description") == expected
@@ -256,7 +268,7 @@ def test_power_is_measured_of_every_run_as_the_official_checker_wants_it(
         (run / "sw_0.txt").touch()
     checker = PowerChecker("4.0.0")
     assert checker.check_power(str(power), logs) == (True, set())
-    assert broken(folder, "incomplete-power") is None
+    assert severity(folder, "incomplete-power") is None
     edit(power)
     _, failed = checker.check_power(str(power), logs)
     assert failed == {"result_3"}
@@ -296,18 +308,15 @@ def test_the_logs_are_of_the_system_that_is_described(
     tmp_path: Path, changes: dict[str, str], platform: str, is_told: bool
 ) -> None:
     """A batch of 3,264 images."""
-    folder = package(tmp_path, SYSTEM | changes)
-    for number in range(5):
-        run = vary(good_run(), number)
-        put("submission_platform", platform)(run)
-        write(folder / f"result_{number}.txt", run)
+    named = every(put("submission_platform", platform))
+    folder = package(tmp_path, SYSTEM | changes, edits=named)
     assert severity(folder, "another-system") == (POLICY if is_told else None)
 
 
 def test_a_platform_that_names_another_accelerator_is_a_note(tmp_path: Path) -> None:
-    folder = package(tmp_path, {**SYSTEM, "accelerator_model_name": "NVIDIA A100"})
-    named = put("submission_platform", "4xNVIDIA DGX H100")
-    submission(folder, every(named))
+    system = {**SYSTEM, "accelerator_model_name": "NVIDIA A100"}
+    named = every(put("submission_platform", "4xNVIDIA DGX H100"))
+    folder = package(tmp_path, system, edits=named)
     assert severity(folder, "another-system") == NOTE
 
 
@@ -353,7 +362,7 @@ def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> 
 
 def test_runs_that_learn_nothing_are_not_copies(tmp_path: Path) -> None:
     submission(tmp_path, dict.fromkeys(range(2), put("eval_accuracy", 0.001)))
-    assert broken(tmp_path, "copied-accuracies") is None
+    assert severity(tmp_path, "copied-accuracies") is None
 
 
 def an_hour_apart(number: int, run: Run) -> None:
@@ -362,9 +371,8 @@ def an_hour_apart(number: int, run: Run) -> None:
 
 
 def touched_up(number: int, run: Run) -> None:
-    for record in run:
-        if record.key == "eval_accuracy":
-            record.value += number / 300
+    for record in all_of(run, "eval_accuracy"):
+        record.value += number / 300
 
 
 @pytest.mark.parametrize(
@@ -399,90 +407,44 @@ def test_runs_that_are_one_run(
     assert len(named) == len(set(named)) == 10 * len(rules)
 
 
-def evaluations(run: Run) -> Run:
-    return [record for record in run if record.key == "eval_accuracy"]
-
-
-def cut_short(run: Run) -> None:
-    run.remove(evaluations(run)[-2])
-
-
-def longer(run: Run) -> None:
-    for number in range(4):
-        epoch = 36 + number
-        again(
-            "eval_accuracy",
-            1000,
-            value=0.76 + number / 1e4,
-            metadata={"epoch_num": epoch},
-        )(run)
-
-
-def one_edited(run: Run) -> None:
-    evaluations(run)[3].value = 0.4
-
-
-def half_of_another(run: Run) -> None:
-    for number, record in enumerate(evaluations(run)[::2]):
-        record.value = 0.2 + number / 11
+def some_stamps_edited(run: Run) -> None:
+    touched_up(1, run)
+    for record in all_of(run, "eval_accuracy")[2:4]:
+        record.time_ms += 40
 
 
 def without_some(run: Run) -> None:
-    for record in evaluations(run)[1:-1:3]:
+    touched_up(1, run)
+    for record in all_of(run, "eval_accuracy")[1:-1:3]:
         run.remove(record)
 
 
-def permuted(run: Run) -> None:
-    records = evaluations(run)[:-1]
-    values = [record.value for record in records]
-    for record, value in zip(records, reversed(values), strict=True):
-        record.value = value
-
-
-def rounded(run: Run) -> None:
-    slower(run)
-    for record in evaluations(run):
-        record.value = round(record.value, 4)
-    one_edited(run)
-
-
-def with_noise(run: Run) -> None:
-    slower(run)
-    for number, record in enumerate(evaluations(run)):
-        record.value += (number * 7 % 19 - 9) / 50_000
-
-
 def slower(run: Run) -> None:
+    touched_up(1, run)
     start_ms = find(run, "run_start").time_ms
     for record in run:
         record.time_ms = round(start_ms + (record.time_ms - start_ms) * 1.002)
 
 
-def slower_and_touched_up(run: Run) -> None:
-    slower(run)
-    touched_up(1, run)
+def of_another_clock(run: Run) -> None:
+    """The evaluations are neither as far apart nor in proportion."""
+    for number, record in enumerate(all_of(run, "eval_accuracy")):
+        record.time_ms -= 20 * number**2
 
 
-def some_stamps_edited(run: Run) -> None:
-    touched_up(1, run)
-    for record in evaluations(run)[2:4]:
-        record.time_ms += 40
+def with_noise(run: Run) -> None:
+    of_another_clock(run)
+    for number, record in enumerate(all_of(run, "eval_accuracy")):
+        record.value += (number * 7 % 19 - 9) / 50_000
 
 
-EDITS = (
-    lambda run: None,
-    cut_short,
-    longer,
-    one_edited,
-    half_of_another,
-    without_some,
-    permuted,
-    rounded,
-    with_noise,
-    slower,
-    slower_and_touched_up,
-    some_stamps_edited,
-)
+def half_of_another(run: Run) -> None:
+    of_another_clock(run)
+    for number, record in enumerate(all_of(run, "eval_accuracy")[::2]):
+        record.value = 0.2 + number / 11
+
+
+EDITS = (some_stamps_edited, without_some, slower, with_noise, half_of_another)
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -505,7 +467,7 @@ def test_runs_of_a_small_set_share_accuracies_by_chance(tmp_path: Path) -> None:
 
     def of_small_set(run: Run) -> None:
         put("eval_samples", 400)(run)
-        for record in evaluations(run):
+        for record in all_of(run, "eval_accuracy"):
             record.value = round(record.value * 400) / 400
 
     folder = submission(tmp_path, every(of_small_set))
@@ -517,7 +479,7 @@ def test_runs_of_a_small_set_share_accuracies_by_chance(tmp_path: Path) -> None:
         )
     )
     assert len(shared) >= 3
-    assert broken(folder, "copied-accuracies") is None
+    assert severity(folder, "copied-accuracies") is None
 
 
 @pytest.mark.parametrize(("minutes_apart", "shared"), [(0, False), (60, True)])
@@ -533,7 +495,7 @@ def test_one_clearing_of_caches_is_of_runs_at_one_time(
         return edit
 
     submission(tmp_path, {number: cleared_once(number) for number in range(5)})
-    assert bool(broken(tmp_path, "shared-moments")) == shared
+    assert bool(severity(tmp_path, "shared-moments")) == shared
 
 
 @pytest.mark.parametrize(
@@ -616,8 +578,7 @@ def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
     base = minutes(good_run())
     assert scored.unscaled_min == pytest.approx(base + 2 / 60)
     assert [run.dropped for run in scored.runs] == ["fastest", "", "", "", "slowest"]
-    assert scored.rcp is not None
-    assert scored.rcp.passed
+    assert rcp_of(scored).passed
     assert scored.scaling_factor == pytest.approx(35.15384615 / 35)
     assert scored.score_min == pytest.approx((base + 2 / 60) * factor)
     assert scored.scaled == (division == "closed")
@@ -642,8 +603,7 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
     }
     mean_min = minutes(good_run()) + sum(slower_runs) / 3 / 60
     assert scored.unscaled_min == pytest.approx(mean_min)
-    assert scored.rcp is not None
-    assert scored.rcp.mean == 35
+    assert rcp_of(scored).mean == 35
 
 
 def score(*arguments: object) -> Result:
@@ -678,7 +638,7 @@ def claim(**metadata: object) -> Edit:
 
 
 def at_target_from_31_on(run: Run) -> None:
-    [record for record in run if record.key == "eval_accuracy"][-2].value = 0.75934
+    all_of(run, "eval_accuracy")[-2].value = 0.75934
 
 
 def without_epochs(run: Run) -> None:
@@ -704,8 +664,7 @@ def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_tar
     folder = submission(tmp_path, every(edit))
     scored = score_folder(folder)
     assert [run.epochs for run in scored.runs] == 5 * [epochs]
-    assert scored.rcp is not None
-    assert scored.rcp.mean == epochs
+    assert rcp_of(scored).mean == epochs
     printed = json.loads(score("--json", folder).stdout, parse_constant=pytest.fail)
     assert printed["rcp"]["submission_mean"] == epochs
 
@@ -757,9 +716,8 @@ def test_runs_that_count_have_one_batch(
     folder = submission(tmp_path, edits | {1: another_batch})
     scored = score_folder(folder)
     assert scored.verdict == ("POLICY" if failed else verdict)
-    assert scored.rcp is not None
-    assert scored.rcp.passed == bool(failed)
-    too_fast = broken(folder, "faster-than-reference")
+    assert rcp_of(scored).passed == bool(failed)
+    too_fast = severity(folder, "faster-than-reference")
     assert bool(too_fast) == (scored.verdict == "FAIL")
 
 
@@ -774,7 +732,6 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         ("v2.1/x", "2.1.0", "path"),
         ("training_results_v3.0/x", "3.0.0", "path"),
     ):
-        (tmp_path / folder).mkdir(parents=True)
         run = good_run("2.0.0" if source == "path" else "4.0.0")
         path = write(tmp_path / folder / "result_0.txt", run)
         check = check_log(path, official=False)

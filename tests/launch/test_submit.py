@@ -36,7 +36,7 @@ from rn50.logging.records import Driver, Environment, Submission, write
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
 from rn50.train.checkpoint.file import file_name, write_checkpoint
-from tests.conftest import Rn50, read_json, refused, write_json
+from tests.conftest import Rn50, in_this_process, read_json, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
 
@@ -78,22 +78,15 @@ def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     assert re.search(r"^score [0-9.]+ min", log, re.M)
 
 
-def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None:
-    out = rn50.output(
-        "submit",
-        "abci_2048_open",
-        "--runs",
-        "5",
-        "--dry-run",
-        "log.org=Example",
-        "system.job.options=[-g, my group]",
-        f"system.results={rn50.results}",
-    )
-    lines = out.splitlines()
-    assert lines[0] == "#!/usr/bin/env bash"
-    assert "#$ -l rt_F=512" in lines
-    assert lines[-1].endswith(": qsub -terse -g 'my group' job.sh")
-    assert not rn50.results.exists()
+def test_dry_run_prints_script_and_command_and_makes_nothing(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    options = ["log.org=X", "system.job.options=[-g, my group]"]
+    command = ["submit", "abci_2048_open", "--runs=5", "--dry-run", *options]
+    done = in_this_process((*command, f"system.results={results}"))
+    first, *_, last = done.stdout.splitlines()
+    assert first == "#!/usr/bin/env bash"
+    assert last.endswith(": qsub -terse -g 'my group' job.sh")
+    assert not results.exists()
 
 
 # --- the schedulers' own commands, replaced by programs that say what the real ones say ---

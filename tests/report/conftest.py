@@ -41,8 +41,9 @@ Measure = Callable[..., Any]
 
 
 def write_config(folder: Path, *overrides: str, preset: str = "smoke") -> Loaded:
-    """The config.yaml of a run in `folder`."""
+    """The config.yaml of a run in `folder`, which is made."""
     loaded = load(preset, list(overrides))
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(loaded.to_yaml())
     return loaded
 

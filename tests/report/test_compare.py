@@ -29,7 +29,20 @@ from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_records import Subject, read_folder, read_subjects
-from tests.compliance.log_text import Run, drop, find, good_run, last, put, vary, write
+from tests.cli.test_check import log
+from tests.compliance.log_text import (
+    Run,
+    all_of,
+    drop,
+    find,
+    good_run,
+    last,
+    put,
+    shift,
+    write,
+)
+from tests.compliance.test_rules import nth
+from tests.compliance.test_submission import every, submission
 from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, images_of, write_config
 from tests.report.test_report import ACTIVE, LOGS, Shape, hostile_run
@@ -53,10 +66,8 @@ def titles(comparison: Comparison, group: str) -> list[str]:
 
 def with_curve(curve: Callable[..., float]) -> Run:
     run = good_run()
-    for record in run:
-        if record.key == "eval_accuracy":
-            epoch = record.metadata["epoch_num"]
-            record.value = curve(epoch)
+    for record in all_of(run, "eval_accuracy"):
+        record.value = curve(record.metadata["epoch_num"])
     return run
 
 
@@ -76,10 +87,8 @@ def as_json(*arguments: str) -> list[dict[str, Any]]:
 
 def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        folder = tmp_path / name
-        folder.mkdir()
         for number in (0, 10, 2):
-            write(folder / f"result_{number}.txt", good_run())
+            write(tmp_path / name / f"result_{number}.txt", good_run())
     subjects = read_subjects(tmp_path)
     names = [subject.path.name for subject in subjects]
     assert names == ["a", "b"]
@@ -89,7 +98,7 @@ def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "result_1.txt").write_text("nothing\n")
-    write(tmp_path / "result_0.txt", good_run())
+    log(tmp_path)
     (subject,) = read_subjects(tmp_path)
     assert len(subject.logs) == 1
     assert len(subject.files) == 2
@@ -122,10 +131,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     for number in range(1, 5):
         folder = tmp_path / str(number)
-        folder.mkdir()
-        run = good_run()
-        find(run, "seed").value = number
-        write(folder / "result_0.txt", run)
+        log(folder, put("seed", number))
         overrides = f"seed={number} batch.per_rank={number} data.path=/d/{number}"
         config = write_config(folder, *overrides.split())
     runs = compared(tmp_path)
@@ -149,8 +155,7 @@ def test_numbers_stand_before_texts() -> None:
 
 
 def test_a_misspelt_column_gets_a_suggestion(tmp_path: Path) -> None:
-    write(tmp_path / "result_0.txt", good_run())
-    comparison = compared(tmp_path)
+    comparison = compared(log(tmp_path).parent)
     with refused("found epochs; did you mean epoch_s"):
         order_of(comparison.columns, "epochs", 1)
     with refused("found base_learn_rate; did you mean base_learning_rate"):
@@ -167,7 +172,6 @@ def study(tmp_path: Path) -> Path:
     """Two learning rates with two seeds each; the last run misses the target."""
     for number in range(4):
         folder = tmp_path / "study" / str(number)
-        folder.mkdir(parents=True)
         better = 0.03 * number
         run = with_curve(lambda epoch, better=better: 0.02 * epoch + better)
         last(run, "run_stop").time_ms += 1000 * number
@@ -228,14 +232,8 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
 
 
 def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
-    for name in ("slow", "fast"):
-        folder = tmp_path / name
-        folder.mkdir()
-        for number in range(5):
-            run = vary(good_run(), number)
-            if name == "slow":
-                last(run, "run_stop").time_ms += 60_000
-            write(folder / f"result_{number}.txt", run)
+    submission(tmp_path / "slow", every(shift("run_stop", 60_000)))
+    submission(tmp_path / "fast")
     rows = as_json(str(tmp_path), "--sort", "score_min")
     for row, name in zip(rows, ("fast", "slow"), strict=True):
         score = score_folder(tmp_path / name)
@@ -246,8 +244,7 @@ def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
 def test_a_pipe_that_can_be_read_once_has_no_figures(tmp_path: Path) -> None:
     """The verdict beside them was that of an empty file."""
     reader, writer = os.pipe()
-    log = write(tmp_path / "log.txt", good_run())
-    os.write(writer, log.read_bytes())
+    os.write(writer, log(tmp_path).read_bytes())
     os.close(writer)
     code, _, error = invoke("show", f"/dev/fd/{reader}")
     os.close(reader)
@@ -285,8 +282,7 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
 
 
 def run_folder(folder: Path, losses: list[float | None], seed: int = 1) -> Subject:
-    folder.mkdir()
-    write(folder / "result_0.txt", good_run())
+    log(folder)
     write_config(folder, f"seed={seed}")
     records = []
     for number, loss in enumerate(losses):
@@ -323,10 +319,8 @@ def test_a_loss_that_is_no_number_has_no_bits(tmp_path: Path) -> None:
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
     tmp_path: Path,
 ) -> None:
-    changed = good_run()
-    next_up = math.nextafter(0.7592, 1)
-    last(changed, "eval_accuracy").value = next_up
-    logs = [write(tmp_path / "a", good_run()), write(tmp_path / "b", changed)]
+    next_up = nth("eval_accuracy", -1, value=math.nextafter(0.7592, 1))
+    logs = [log(tmp_path, name="a"), log(tmp_path, next_up, "b")]
     repeat = first_bit(*read_all(logs))
     assert "accuracy of epoch 35," in repeat.text
 
@@ -437,16 +431,8 @@ ROWS = """(() => {
 def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
     measure: Measure, tmp_path: Path
 ) -> None:
-    paths = []
-    for name in ("a", "b"):
-        folder = tmp_path / name
-        folder.mkdir()
-        for number in range(5):
-            number += 5 * (name == "b")
-            run = vary(good_run(), number)
-            find(run, "seed").value = (1 << 62) + number
-            write(folder / f"result_{number}.txt", run)
-        paths.append(str(folder))
+    seeds = {number: put("seed", (1 << 62) + number) for number in range(5)}
+    paths = [str(submission(tmp_path / name, seeds)) for name in ("a", "b")]
     page = tmp_path / "runs.html"
     page.write_text(page_of(paths))
     figures = measure(page, ROWS, width=800)
@@ -466,9 +452,7 @@ def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
 def test_a_submission_has_its_submitters_name(
     tmp_path: Path, folder: str, name: str
 ) -> None:
-    logs = tmp_path / folder
-    logs.mkdir(parents=True)
-    write(logs / "result_0.txt", good_run())
+    logs = log(tmp_path / folder).parent
     assert compared(logs).names == (name,)
 
 

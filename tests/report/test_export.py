@@ -387,9 +387,7 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
 def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
     """It is the folder of the run's events and the run of a row in a table."""
     for trial in ("trial_1", "trial_2"):
-        folder = tmp_path / trial / "quick/T"
-        folder.mkdir(parents=True)
-        write_metrics(folder, [{"kind": "train"}])
+        write_metrics(tmp_path / trial / "quick/T", [{"kind": "train"}])
     exported = read_runs([tmp_path, tmp_path / "trial_1"])
     names = [run.name for run in exported.runs]
     assert names == ["trial_1/quick/T", "trial_2/quick/T"]

@@ -1,5 +1,6 @@
 """report.html: its content, its harmlessness, and how a browser takes it."""
 
+import os
 import re
 from html.parser import HTMLParser
 from operator import itemgetter
@@ -15,7 +16,9 @@ from rn50.report.norms import norm_ratios
 from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_records import read_subjects
 from tests.checkout import SHARED
+from tests.cli.test_check import log
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
+from tests.compliance.test_rules import nth
 from tests.conftest import Rn50, refused, write_json, write_metrics
 from tests.report.conftest import Measure, images_of, write_config
 from tests.report.test_breakdown import records as step_records
@@ -99,28 +102,17 @@ SPANS = [
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """A finished run with all its files, such as `rn50 launch` leaves."""
-    folder = tmp_path / "runs" / "quick-run"
-    folder.mkdir(parents=True)
-    write(folder / "result_0.txt", good_run())
+    folder = log(tmp_path / "runs/quick-run").parent
     loaded = write_config(folder, "seed=7", "eval.target=0.7")
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     write_json(folder / "origins.json", origins)
     write_metrics(folder, [*train_records(), *step_records()])
     write_json(folder / "ranks.json", rank_table(["node-17", "node-18"]))
     write_json(folder / "timeline.json", {"traceEvents": SPANS})
-    environment = {
-        "host": "node-17",
-        "packages": {"mxnet": "1.9.1"},
-        "command": ["a", "b"],
-    }
+    environment = {"host": "node-17", "packages": {"mxnet": "1.9.1"}}
     write_json(folder / "environment.json", environment)
-    result = {
-        "ranks": 2,
-        "status": "success",
-        "flops": 2_826_000_000_000_000,
-        "mfu": 0.3825,
-        "allreduce_bytes": 51_100_000,
-    }
+    result = {"ranks": 2, "status": "success", "flops": 2.826e15, "mfu": 0.3825}
+    result["allreduce_bytes"] = 51_100_000
     write_json(folder / "result.json", result)
     return folder
 
@@ -254,8 +246,7 @@ def test_a_layer_without_a_gradient_leaves_a_gap() -> None:
 
 
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
-    log = write(tmp_path / "log.txt", good_run())
-    shape = Shape(page_of(log))
+    shape = Shape(page_of(log(tmp_path)))
     assert "us one machine" in shape.text  # the submitter and its system
     assert "Config" not in shape.text
     assert "target 0.759, epoch 35" in shape.text
@@ -275,9 +266,7 @@ def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
 
 
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
-    run = good_run()
-    last(run, "eval_accuracy").value = 0.758
-    page_text = text_of(write(tmp_path / "log.txt", run))
+    page_text = text_of(log(tmp_path, nth("eval_accuracy", -1, value=0.758)))
     assert "target not reached" in page_text
     assert "Time to train" not in page_text
     assert "Did not reach 0.759: best top-1 0.758." in page_text
@@ -285,9 +274,7 @@ def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
 
 
 def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
-    run = good_run()
-    drop("eval_accuracy")(run)
-    write(tmp_path / "result_0.txt", run)
+    log(tmp_path, drop("eval_accuracy"))
     write_config(tmp_path, "eval.target=0.01")
     assert "No evaluation in the log." in page_of(tmp_path)
 
@@ -327,9 +314,7 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
 def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
     # an evaluation before epoch 0 is not drawn either
     def charts(epoch: float, *hostile: dict[str, object]) -> dict[str, list[Plot]]:
-        run = good_run()
-        last(run, "eval_accuracy").metadata["epoch_num"] = epoch
-        write(run_folder / "result_0.txt", run)
+        log(run_folder, nth("eval_accuracy", -1, epoch_num=epoch))
         usual = [*train_records(), *step_records(), *norm_records()]
         write_metrics(run_folder, [*usual, *hostile])
         (subject,) = read_subjects(run_folder)
@@ -356,14 +341,12 @@ def test_a_page_does_not_grow_with_the_log_points(run_folder: Path) -> None:
 def test_a_page_is_about_one_subject_and_does_not_replace_its_log(
     run_folder: Path,
 ) -> None:
-    log = run_folder / "result_0.txt"
-    second_run = run_folder.parent / "other"
-    second_run.mkdir()
-    content = log.read_text()
+    path = run_folder / "result_0.txt"
+    content = path.read_text()
     with refused("another file than the log"):
-        write_report(run_folder, log)
-    assert log.read_text() == content
-    write(second_run / "result_0.txt", good_run())
+        write_report(run_folder, path)
+    assert path.read_text() == content
+    log(run_folder.parent / "other")
     with refused("one run or submission expected, found 2"):
         write_report(run_folder.parent)
 
@@ -482,19 +465,15 @@ def test_ranks_without_their_cores_are_a_finding(
 
 
 def test_no_setting_of_the_user_for_matplotlib_reaches_a_report(
-    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50, tmp_path: Path
 ) -> None:
-    write(tmp_path / "result_0.txt", good_run())
-    pages = []
-    for name in ("plain", "hostile"):
-        command = ("log", "report", "result_0.txt", "--out", f"{name}.html")
-        _, err = rn50.start(*command, cwd=tmp_path).communicate()
-        assert err == ""
-        pages.append((tmp_path / f"{name}.html").read_text())
-        style = b"backend: nonsense\nfont.size: 40\nlines.width: x\n\xff\n"
-        (tmp_path / "matplotlibrc").write_bytes(style)
-        monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path))
-        monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
-    assert pages[0] == pages[1]
-    assert images_of(pages[0])
+    plain = page_of(log(tmp_path))
+    style = b"backend: nonsense\nfont.size: 40\nlines.width: x\n\xff\n"
+    (tmp_path / "matplotlibrc").write_bytes(style)
+    hostile = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    hostile |= dict.fromkeys(("MATPLOTLIBRC", "MPLCONFIGDIR"), str(tmp_path))
+    command = ("log", "report", str(tmp_path / "result_0.txt"))
+    done = rn50.start(*command, cwd=tmp_path, env=os.environ | hostile)
+    assert done.communicate()[1] == ""
+    assert (tmp_path / "report.html").read_text() == plain
+    assert images_of(plain)

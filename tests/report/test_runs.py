@@ -73,10 +73,8 @@ def make_run(
 
 def make_job(folder: Path) -> Path:
     """The folder of a job in a queue."""
-    folder.mkdir(parents=True)
-    (folder / "job.sh").write_text("")
-    submission = {"scheduler": "slurm", "job": "42"}
-    write_json(folder / "submission.json", submission)
+    write_json(folder / "submission.json", {"scheduler": "slurm", "job": "42"})
+    (folder / "job.sh").touch()
     return folder
 
 

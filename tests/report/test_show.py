@@ -1,7 +1,5 @@
 """The figures of one log: clocks, curve, hyper-parameters; `rn50 log show`."""
 
-import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,22 +9,27 @@ import pytest
 from rn50.cli import log as log_commands
 from rn50.report.compare import read_all
 from rn50.report.run_summary import RunSummary, show
-from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, write
+from tests.compliance.log_text import (
+    Record,
+    Run,
+    again,
+    all_of,
+    drop,
+    good_run,
+    last,
+    meta,
+    put,
+    write,
+)
+from tests.compliance.test_rules import after_the_clock
 from tests.report.test_report import LOGS
 
 PUBLISHED = LOGS.parent
 
 
-def line(time_ms: Any, key: Any, value: Any = None, **metadata: Any) -> str:
-    record = {
-        "namespace": "",
-        "time_ms": time_ms,
-        "event_type": "POINT_IN_TIME",
-        "key": key,
-        "value": value,
-        "metadata": metadata,
-    }
-    return f":::MLLOG {json.dumps(record)}\n"
+def line(time_ms: float, key: str, value: object = None, **metadata: object) -> str:
+    """A record of a log."""
+    return Record(key, value, time_ms, **metadata).text("4.0.0") + "\n"
 
 
 RUN = (
@@ -182,9 +185,7 @@ def test_parameters_that_no_rule_reads_are_shown(tmp_path: Path) -> None:
     akiba = good_run(optimizer="sgd")
     for record in akiba:
         record.key = record.key.replace("sgd_", "akiba_")
-    change = find(akiba, "global_batch_size").later(0)
-    change.key = "global_batch_size_change"
-    akiba.append(change)
+    akiba.append(Record("global_batch_size_change", 3264, 0))
     logs = [write(tmp_path / "sgd.txt", sgd), write(tmp_path / "akiba.txt", akiba)]
     of_sgd, of_akiba = [summary_of(log).parameters for log in logs]
     assert of_akiba == of_sgd | {"global_batch_size_change": 3264}
@@ -203,27 +204,20 @@ def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
         run[:] = [record for record in run for _ in range(4)]
 
     def by_a_slower_rank(run: Run) -> None:
-        starts = [record for record in run if record.key == "epoch_start"]
-        stops = [record for record in run if record.key == "epoch_stop"]
-        for stop, start in zip(stops, starts[1:], strict=False):
-            late = copy.copy(stop)
-            late.time_ms = start.time_ms + 1
-            index = run.index(start)
-            run.insert(index + 1, late)
+        _, *starts = all_of(run, "epoch_start")
+        stops = all_of(run, "epoch_stop")
+        for stop, start in zip(stops, starts, strict=False):
+            late = stop.later(start.time_ms + 1 - stop.time_ms)
+            run.insert(run.index(start) + 1, late)
 
     assert figures(by_four_ranks) == single
     assert figures(by_a_slower_rank) == single
 
 
 def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:
-    def disagree(run: Run) -> None:
-        record = find(run, "global_batch_size")
-        changed = copy.copy(record)
-        changed.value = 1536
-        run.insert(run.index(record), changed)
-
+    disagree = again("global_batch_size", value=1536)
     batch = of(tmp_path, disagree).parameters["global_batch_size"]
-    assert batch == [1536, 3264]
+    assert batch == [3264, 1536]
 
 
 @pytest.mark.parametrize("value", ["0.7", float("nan"), 75.9, -0.1, True])
@@ -236,26 +230,21 @@ def test_an_accuracy_that_is_no_fraction_is_no_evaluation(
 
 
 def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
-    def late(run: Run) -> None:
-        record = last(run, "eval_accuracy")
-        run.remove(record)
-        run.append(record)
-
-    run = of(tmp_path, late)
+    run = of(tmp_path, after_the_clock)
     assert run.evaluations[-1].accuracy == 0.7592
     assert run.reached is None
 
 
 def test_figures_are_of_the_first_run(tmp_path: Path) -> None:
     """The verdict is that of the first run, too."""
-    first = good_run()
-    second = good_run()
-    for record in second:
-        record.time_ms += 600_000
-    last(second, "eval_accuracy").metadata["epoch_num"] = 36
-    put("seed", 1)(second)
-    log = write(tmp_path / "two.txt", first + second)
-    assert summary_of(log) == of(tmp_path)
+
+    def go_on(run: Run) -> None:
+        second = [record.later(600_000) for record in run]
+        last(second, "eval_accuracy").metadata["epoch_num"] = 36
+        put("seed", 1)(second)
+        run += second
+
+    assert of(tmp_path, go_on) == of(tmp_path)
 
 
 @pytest.mark.parametrize(("gone", "epoch_s"), [("block", 1.0), ("epoch", 1.125)])
@@ -268,11 +257,8 @@ def test_time_per_epoch_from_what_the_log_has(
 
 
 def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
-    run = of(
-        tmp_path,
-        meta("eval_accuracy", "epoch_num", ...),
-        meta("eval_start", "epoch_num", ...),
-    )
+    keys = ("eval_accuracy", "eval_start")
+    run = of(tmp_path, *(meta(key, "epoch_num", ...) for key in keys))
     epochs = [point.epoch for point in run.evaluations]
     assert epochs == [None] * 9
 
