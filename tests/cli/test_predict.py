@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rn50.config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from rn50.config.load import load
+from tests.compliance.log_text import Record
 from tests.conftest import Rn50
+from tests.report.conftest import write_config
 
 pytestmark = pytest.mark.in_process
 
@@ -29,9 +30,7 @@ def write_log(
     clock_ms = 1_700_000_000_000
 
     def put(key: str, value: object = None, **metadata: object) -> None:
-        record = {"time_ms": clock_ms, "event_type": "POINT_IN_TIME", "key": key}
-        record |= {"value": value, "metadata": metadata}
-        lines.append(f":::MLLOG {json.dumps(record)}\n")
+        lines.append(Record(key, value, clock_ms, **metadata).text("4.0.0") + "\n")
 
     put("submission_benchmark", benchmark)
     put("init_start")
@@ -145,16 +144,13 @@ def write_run(
     folder: Path, *overrides: str, preset: str = "dgxa100_8", step_s: float = 0.02
 ) -> str:
     """A run's folder: its resolved config and a log of its batch."""
-    folder.mkdir()
-    run = load(preset, [*RUN, *overrides])
-    ranks = run.run.system.world_size
-    (folder / "config.yaml").write_text(run.to_yaml())
+    run = write_config(folder, *RUN, *overrides, preset=preset).run
     write_log(
         folder / "result_0.txt",
-        batch=ranks * run.run.batch.per_rank,
+        batch=run.system.world_size * run.batch.per_rank,
         step_s=step_s,
-        samples=run.run.data.train_samples,
-        eval_samples=run.run.data.eval_samples,
+        samples=run.data.train_samples,
+        eval_samples=run.data.eval_samples,
     )
     return str(folder)
 

@@ -168,12 +168,6 @@ def test_the_id_is_found_wherever_it_stands(
         ("slurm", "", None),
         ("slurm", "CLUSTER: x\nPENDING (Resources)", "waits: Resources"),
         ("slurm", "PENDING BadConstraints", "can never begin: BadConstraints"),
-        ("slurm", "PENDING PartitionConfig", "can never begin: PartitionConfig"),
-        (
-            "slurm",
-            "PENDING AssocMaxNodePerJobLimit",
-            "can never begin: AssocMaxNodePerJobLimit",
-        ),
         ("slurm", "PENDING QOSGrpNodeLimit", "waits: QOSGrpNodeLimit"),
         ("slurm", "PENDING Nodes_are_DOWN", "waits: Nodes_are_DOWN"),
         (

@@ -72,7 +72,6 @@ def test_the_command_prints_and_takes_nodes(rn50: Any) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--system", "dgxh100", "--gpus", "64"),
         ("--system", "abci", "--nodes", "8", "--algorithm", "ring", "--epochs", "60"),
         ("sony_3456",),
         ("dgxh100_8", "--system", "dgxa100", "--gpus", "16"),

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from rn50.config.resnet_stages import UNITS
 from rn50.config.schema import Data, Model
-from rn50.predict.layer_table import (
-    BATCH_NORM_EXCHANGES,
-    backward_fraction,
-    resnet,
-    resnet50,
-    wire_groups,
-)
+from rn50.predict.layer_table import BATCH_NORM_EXCHANGES, resnet, resnet50, wire_groups
 from rn50.predict.train_time import BATCH_NORM_STATISTICS_BYTES
 from rn50.predict.work import training_flops
 from tests.predict.test_groups import RULES
@@ -83,10 +77,6 @@ def test_fujitsus_groups_have_their_published_bytes() -> None:
     megabytes = [round(group.n_bytes / 1e6, 2) for group in groups]
     assert megabytes == [4.10, 22.02, 20.05, 4.84, 0.21]
     assert groups[-1].n_bytes == 212_480
-
-
-def test_backward_takes_some_two_thirds() -> None:
-    assert 0.6 < backward_fraction() < 0.7
 
 
 @settings(max_examples=40)

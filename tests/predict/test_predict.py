@@ -131,15 +131,6 @@ def test_every_preset_is_predicted_or_refused_with_a_reason(name: str) -> None:
         assert answer.run.total_s > 0
 
 
-def test_a_closed_config_stops_where_published_runs_did() -> None:
-    config = load("dgx1_n130").run
-    run = predict(job_of_config(config))
-    last_epoch = run.epochs - 1
-    assert last_epoch % 4 == config.eval.offset
-    low, high = run.epochs_interval
-    assert low < high
-
-
 @pytest.mark.parametrize(
     ("gpus", "batch", "choices", "message"),
     [

@@ -52,13 +52,6 @@ def test_epochs_of_closed_runs_are_within_their_interval() -> None:
         assert expected == pytest.approx(epochs, rel=0.03)
 
 
-def test_older_recipes_needed_more_epochs() -> None:
-    """The same 33,280 images: 72 epochs in v0.6, 56 in v0.7."""
-    old = epochs_to_target(33280, "0.6.0")
-    new = epochs_to_target(33280)
-    assert old.expected - new.expected > 12
-
-
 def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:
     """86,016 images are the largest published batch; the last slope is that of all batches."""
     largest = epochs_to_target(86_016)

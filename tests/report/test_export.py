@@ -6,20 +6,21 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.special import softmax
 
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.config.schema import Data
-from rn50.data.dataset import load_table, photo_names
-from rn50.data.recordio import read as read_record
+from rn50.data.dataset import photo_names
 from rn50.logging.records import Confusions, read
 from rn50.logging.run_folder import RunFolder
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
@@ -71,16 +72,8 @@ def places(run: Path) -> list[str]:
 def train(folder: Path, *more: str) -> Path:
     """A run of two ranks on ten classes, so that top-5 is not all."""
     rn50 = Rn50(folder / "results")
-    results = f"system.results={rn50.results}"
-    done = rn50(
-        "launch",
-        "smoke",
-        "--ranks=2",
-        *SHORT,
-        f"data.synthetic={DRAWN}",
-        results,
-        *more,
-    )
+    paths = (f"data.synthetic={DRAWN}", f"system.results={rn50.results}")
+    done = rn50("launch", "smoke", "--ranks=2", *SHORT, *paths, *more)
     assert done.returncode in (0, 1), done.stderr
     return rn50.run_folder()
 
@@ -96,11 +89,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- the evaluation -------------------------------------------------------------------------------
 
 
+class Rescored(NamedTuple):
+    """The run's evaluation once more, with what it got wrong."""
+
+    scores: dict[str, Any]
+    table: list[dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def rescored(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Rescored:
+    folder = tmp_path_factory.mktemp("rescored")
+    table = folder / "wrong.csv"
+    scores = evaluated(Rn50(folder), run, *places(run), "--wrong", "--csv", table)
+    return Rescored(scores, list(csv.DictReader(table.open())))
+
+
 @pytest.mark.slow
 def test_an_evaluation_again_finds_the_recorded_counts(
-    rn50: Rn50, run: Path, tmp_path: Path
+    rn50: Rn50, run: Path, rescored: Rescored, tmp_path: Path
 ) -> None:
-    scores = evaluated(rn50, run, *places(run))
+    scores = rescored.scores
     recorded = metrics(run, "eval")[-1]
     assert scores["as_recorded"]
     assert scores["ranks"] == 2
@@ -111,55 +119,56 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     other_set = packed(tmp_path / "other", other_seed)
     overrides = (f"data.path={other_set}", f"data.synthetic={other_seed}")
     moved = shutil.copytree(run, tmp_path / "moved")
-    scores = evaluated(rn50, moved, *overrides)
+    scores = evaluated(rn50, moved, *overrides, "--ranks=1")
     assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate.*"))
 
 
 @pytest.mark.slow
 def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
-    rn50: Rn50, run: Path, tmp_path: Path
+    rn50: Rn50, run: Path, rescored: Rescored, tmp_path: Path
 ) -> None:
-    table = tmp_path / "wrong.csv"
-    scores = evaluated(rn50, run, *places(run), "--wrong", "--csv", table)
+    scores, rows = rescored
     wrong = scores["wrong"]
     assert len(wrong) == scores["total"] - scores["correct"]
     confusions = read(RunFolder(run).confusions, Confusions)
     assert confusions is not None
     assert sum(map(sum, confusions.counts)) == scores["total"]
     assert np.trace(confusions.counts) == scores["correct"]
-    rows = list(csv.DictReader(table.open()))
     assert [row["photo"] for row in rows] == [row["photo"] for row in wrong]
-    guesses: dict[str, tuple[str, float]] = {}
-    for row in wrong:
-        assert row["photo"].startswith(f"{row['class']}/")
+    guesses = {row["photo"]: row for row in wrong}
+    for name, row in guesses.items():
+        assert name.startswith(f"{row['class']}/")
         assert row["guess"] != row["class"]
-        guesses[row["photo"]] = (row["guess"], row["probability"])
     folder = Path(load(run / "config.yaml").run.data.path)
-    table_of_val = load_table(folder, "val")
-    photos: list[tuple[Path, str]] = []
-    with (folder / "val.rec").open("rb") as records:
-        for number, name in enumerate(photo_names(folder / "val.rec")):
-            if name in guesses and len(photos) < 5:
-                record = read_record(
-                    records, int(table_of_val[number]["offset"]), "val"
-                )
-                photos.append((tmp_path / f"{9 - number % 10} {number}.jpg", name))
-                photos[-1][0].write_bytes(record.image)
-    arguments = [*places(run), "--image", *(str(photo) for photo, _ in photos)]
+    stored = enumerate(photo_names(folder / "val.rec"))
+    numbers = [number for number, name in stored if name in guesses][:5]
+    photos: list[Path] = []
+    for number, image in zip(numbers, images_of(folder, numbers), strict=True):
+        photos.append(tmp_path / f"{9 - number % 10} {number}.jpg")
+        photos[-1].write_bytes(image)
+    arguments = [*places(run), "--image", *photos]
     answers: Any = evaluated(rn50, run, *arguments)
-    for answer, (photo, name) in zip(answers, photos, strict=True):
-        guess, probability = guesses[name]
+    names = photo_names(folder / "val.rec")
+    for answer, photo, number in zip(answers, photos, numbers, strict=True):
+        expected = guesses[names[number]]
+        guess, probability = next(iter(answer["classes"].items()))
         assert answer["image"] == str(photo)
-        assert next(iter(answer["classes"])) == guess
-        assert answer["classes"][guess] == pytest.approx(probability, abs=1e-4)
+        assert guess == expected["guess"]
+        assert probability == pytest.approx(expected["probability"], abs=1e-4)
     assert not list(run.parent.parent.glob(".images*"))
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"no photo")
-    assert str(bad) in rn50.error(
-        "evaluate", str(run), *places(run), "--image", str(bad)
-    )
+    command = ("evaluate", str(run), *places(run), "--image", str(bad))
+    assert str(bad) in rn50.error(*command)
     assert "evaluate RUN --image" in rn50.error("predict", str(bad))
+
+
+def images_of(folder: Path, numbers: Sequence[int]) -> list[bytes]:
+    """Photos of the evaluation set, as they are packed."""
+    from rn50.data.pipeline import RecordFile
+
+    return list(map(bytes, RecordFile(folder, "val").images(np.array(numbers))))
 
 
 def evaluated(rn50: Rn50, *arguments: str | Path) -> Any:
@@ -170,11 +179,8 @@ def evaluated(rn50: Rn50, *arguments: str | Path) -> Any:
 def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
     """(top-1, top-5) hits."""
     falling = np.argsort(-scores, axis=1)
-    best = falling[:, :5]
-    hits = best == labels[:, None]
-    top_1 = hits[:, 0].sum()
-    top_5 = hits.any(axis=1).sum()
-    return int(top_1), int(top_5)
+    hits = falling[:, :5] == labels[:, None]
+    return int(hits[:, 0].sum()), int(hits.any(axis=1).sum())
 
 
 def whole_evaluation_set(data: Data) -> Any:
@@ -193,7 +199,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     from rn50.train.checkpoint.model_export import build_evaluation_network
     from rn50.train.checkpoint.resume import recorded_run
 
-    data = load(str(run / "config.yaml")).run.data
+    data = load(run / "config.yaml").run.data
     second_run = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
     scores = evaluated(rn50, run, second_run, *places(run))
     batch = whole_evaluation_set(data)
@@ -203,13 +209,10 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
         chosen = chosen_checkpoint(member)
         net = build_evaluation_network(chosen, recorded_run(chosen))
         logits = net(batch.images).asnumpy()
-        powers = np.exp(logits.astype(np.float64))
-        sums = powers.sum(axis=1, keepdims=True)
-        shares.append(powers / sums)
+        shares.append(softmax(logits.astype(np.float64), axis=1))
     mean = np.mean(shares, axis=0)
     scored = [*scores["runs"], scores["ensemble"]]
-    of_each = (*shares, mean)
-    for score, expected in zip(scored, of_each, strict=True):
+    for score, expected in zip(scored, (*shares, mean), strict=True):
         counts = (score["correct"], score["correct_top5"])
         assert counts == counts_of(expected, labels)
     of_logits = np.mean(np.log(shares), axis=0)
@@ -244,14 +247,12 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
     the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
-    from rn50.data.pipeline import RecordFile
-
     if folder := os.environ.get("RN50_ONNX"):
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("PYTHONPATH", folder)
     with_onnx = find_spec("onnx")
     out = tmp_path / "model"
-    data = load(str(run / "config.yaml")).run.data
+    data = load(run / "config.yaml").run.data
     arguments = ["export", "model", str(run), "--out", str(out)]
     files = ["model-0000.params", "model-symbol.json", "model.json"]
     if with_onnx:
@@ -279,11 +280,9 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(code, names)
-    stored = RecordFile(Path(data.path), "val")
     prepared = []
-    numbers = np.arange(data.eval_samples)
-    for image in stored.images(numbers):
-        Path("photo").write_bytes(bytes(image))
+    for image in images_of(Path(data.path), range(data.eval_samples)):
+        Path("photo").write_bytes(image)
         prepared.append(names["prepare"]("photo"))
     theirs = np.stack(prepared)
     ours = np.load(images)
@@ -366,9 +365,8 @@ def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
         for key in record.keys() & numbers:
             assert float(row[key]) == record[key]
     keys = ("run", "name", "seed", "optimizer.base_lr")
-    for row in rows:
-        parameters = [row[key] for key in keys]
-        assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
+    parameters = {tuple(row[key] for key in keys) for row in rows}
+    assert parameters == {(f"smoke/{run.name}", "smoke", "1", "0.05")}
     stamps = [float(row["unix_s"]) for row in rows]
     assert stamps == sorted(stamps)
     config_stat = (run / "config.yaml").stat()

@@ -1,6 +1,7 @@
 """The figures of one log: clocks, curve, hyper-parameters; `rn50 log show`."""
 
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from tests.compliance.log_text import (
     put,
     write,
 )
+from tests.compliance.test_expected import LOGS, REAL
 from tests.compliance.test_rules import after_the_clock
-from tests.report.test_report import LOGS
-
-PUBLISHED = LOGS.parent
 
 
 def line(time_ms: float, key: str, value: object = None, **metadata: object) -> str:
@@ -286,37 +285,22 @@ def test_values_for_people(value: object, expected: str) -> None:
     assert show(value) == expected
 
 
-def published() -> list[list[str]]:
-    """Rows of the table of published logs at hand, v0.7 and later."""
-    table = PUBLISHED / "EXPECTED.tsv"
-    if not table.is_file():
-        return []
-    rows = []
-    for line in table.read_text().splitlines():
-        row = line.split("\t")
-        if row[0].startswith("logs/") and row[1] >= "0.7":
-            rows.append(row)
-    return rows
+PUBLISHED = [row for row in REAL if row[1] >= "0.7"]
 
 
-@pytest.mark.skipif(not published(), reason="no published logs beside this checkout")
-@pytest.mark.parametrize("row", published(), ids=lambda row: row[0])
+@pytest.mark.skipif(not REAL, reason="no published logs beside this checkout")
+@pytest.mark.parametrize("row", PUBLISHED, ids=itemgetter(0))
 def test_the_figures_of_published_logs(row: list[str]) -> None:
     """Against a table that was made by another program."""
     status, accuracy, epochs, seconds, batch = row[6:11]
-    figures = shown(PUBLISHED / row[0])
+    log = LOGS / row[0]
+    figures = shown(log)
     assert (figures["status"] or "-") == status
     assert figures["eval_accuracy"] == pytest.approx(float(accuracy), abs=1e-6)
     assert figures["global_batch_size"] == int(batch)
-    run_s = summary_of(PUBLISHED / row[0]).run_s
+    run_s = summary_of(log).run_s
     if seconds != "-":
         assert run_s == pytest.approx(float(seconds), abs=1e-3)
         assert figures["epochs"] == float(epochs)
     assert figures["time_to_train_s"] == (run_s if status == "success" else None)
     assert len(figures["evaluations"]) > 3
-    if "NVIDIA" in row[0]:
-        time = summary_of(PUBLISHED / row[0]).time
-        epochs = sum(part.epochs for part in time.epochs)
-        epochs_s = sum(part.duration_s for part in time.epochs)
-        rate = 1_281_167 * epochs / epochs_s
-        assert figures["images_per_s"] == pytest.approx(rate, rel=1e-9)
