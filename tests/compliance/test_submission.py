@@ -261,11 +261,8 @@ def test_power_is_measured_of_every_run_as_the_official_checker_wants_it(
     power = folder / "power"
     logs = sorted(map(str, folder.glob("result_*.txt")))
     for log in logs:
-        run = power / Path(log).stem
-        run.mkdir(parents=True)
-        (run / "node_0.txt").touch()
-        (run / "node_1.txt").touch()
-        (run / "sw_0.txt").touch()
+        for meter in ("node_0", "node_1", "sw_0"):
+            write_json(power / Path(log).stem / f"{meter}.txt", None)
     checker = PowerChecker("4.0.0")
     assert checker.check_power(str(power), logs) == (True, set())
     assert severity(folder, "incomplete-power") is None

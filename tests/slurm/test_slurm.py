@@ -163,29 +163,6 @@ def ranks_of(run: Path) -> dict[str, psutil.Process]:
     return ranks
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "silent for 10 s")],
-)
-def test_a_killed_or_stopped_rank_fails_the_job_at_once(
-    rn50: Rn50, smoke_data: Path, number: int, reason: str
-) -> None:
-    job = submit(rn50, smoke_data, *LONG)
-    job.wait_for_training()
-    ranks_of(job.run)["1"].send_signal(number)
-    out = job.end(1, "FAILED")
-    failure = rf"rank 1 on \S+ failed in .*{reason}"
-    match = re.search(rf"^rn50: error: ({failure}); details: ", out, re.M)
-    assert match, out
-    assert job.log().count(match[1]) == 1
-    result = read_json(job.run / "result.json")
-    assert result["status"] == "failed"
-    assert result["reason"] == match[1]
-    assert stop_of(job.run) == "aborted"
-    leave_nothing(job.folder)
-
-
 def test_scancel_closes_the_log_and_leaves_nothing(
     rn50: Rn50, smoke_data: Path
 ) -> None:
