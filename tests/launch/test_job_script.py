@@ -82,7 +82,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "system", "job", "request"),
+    ("scheduler", "system", "job", "directive"),
     [
         ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
@@ -96,7 +96,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_are_asked_for_once(
-    scheduler: str, system: str, job: list[str], request: str | None
+    scheduler: str, system: str, job: list[str], directive: str | None
 ) -> None:
     script = script_of(
         "abci_2048_open",
@@ -109,10 +109,10 @@ def test_gpus_are_asked_for_once(
         *(f"system.job.{key}" for key in job),
     )
     requests = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+", script)
-    if request is None:
+    if directive is None:
         assert not requests
     else:
-        assert len(requests) == script.count(request) == 1
+        assert len(requests) == script.count(directive) == 1
 
 
 EXIT_99 = '  --requeue "exit 99" \\'

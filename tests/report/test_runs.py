@@ -84,7 +84,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def held(run: Path) -> Iterator[subprocess.Popen[str]]:
+def driver(run: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that drives the run."""
     process = start_holder(run / ".lock")
     assert process.stdout.readline() == "held\n"
