@@ -431,8 +431,11 @@ ROWS = """(() => {
 def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
     measure: Measure, tmp_path: Path
 ) -> None:
-    seeds = {number: put("seed", (1 << 62) + number) for number in range(5)}
-    paths = [str(submission(tmp_path / name, seeds)) for name in ("a", "b")]
+    paths = []
+    for first in (0, 5):
+        seeds = {n: put("seed", (1 << 62) + first + n) for n in range(5)}
+        folder = submission(tmp_path / str(first), seeds, first=first)
+        paths.append(str(folder))
     page = tmp_path / "runs.html"
     page.write_text(page_of(paths))
     figures = measure(page, ROWS, width=800)
