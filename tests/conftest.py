@@ -140,8 +140,7 @@ def packed(folder: Path, samples: str) -> Path:
     from rn50.data.prepare import prepare
 
     overrides = [f"data.path={folder}", f"data.synthetic={samples}"]
-    data = load("smoke", overrides).run.data
-    prepare(data, untracked)
+    prepare(load("smoke", overrides).run.data, untracked)
     return folder
 
 
@@ -210,8 +209,7 @@ def in_this_process(
     handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        argv = ["rn50", *arguments]
-        patch.setattr(sys, "argv", argv)
+        patch.setattr(sys, "argv", ["rn50", *arguments])
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 entry.main()

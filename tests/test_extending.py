@@ -193,8 +193,7 @@ def used(tree: Path) -> dict[str, bool]:
     printed = output_of(
         [sys.executable, "-c", f"{body}print(json.dumps(used))"], cwd=tree
     )
-    last = printed.splitlines()[-1]
-    return dict(json.loads(last))
+    return dict(json.loads(printed.splitlines()[-1]))
 
 
 @pytest.mark.slow

@@ -297,8 +297,7 @@ def test_json_is_json_everywhere(
         if has_json and not result.is_help and result.code != 2:
             commands.append((result.command, [*result.arguments, "--json"]))
     assert len(commands) > 8
-    case = CASES["hostile"]
-    for printed in run_each(case, work, tmp_path, commands):
+    for printed in run_each(CASES["hostile"], work, tmp_path, commands):
         printed.is_well({0, 1})
         json.loads(printed.out)
 

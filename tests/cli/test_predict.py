@@ -238,8 +238,7 @@ def test_points_that_the_model_misses_are_warned_of(rn50: Rn50, tmp_path: Path) 
     start = "NVIDIA DGX H100 (mine.yaml): 8 x 256: 200.00 ms published, 1"
     assert missed.startswith(start)
     assert done.stderr == f"rn50: warning: {missed}\n"
-    met = answer(rn50, f"--system dgxh100 {size}")
-    assert met["warnings"] == []
+    assert answer(rn50, f"--system dgxh100 {size}")["warnings"] == []
 
 
 def test_fewer_ranks_of_a_recipe_leave_the_machine_as_fast(rn50: Rn50) -> None:

@@ -104,8 +104,7 @@ def test_what_is_no_text_may_hold_records(
     """A second run behind the first, where no reader finds it."""
     path = tmp_path / "log.txt"
     lines = good_lines()
-    log_text = "".join(lines)
-    log_bytes = log_text.encode()
+    log_bytes = "".join(lines).encode()
     path.write_bytes(log_bytes.removesuffix(b"\n") + end.encode() + packed(log_bytes))
     check = check_log(path, "4.0.0", official=False)
     assert check.verdict == "FAIL"

@@ -191,8 +191,7 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
 def test_status_and_label_smoothing_are_alike(
     tmp_path: Path, key: str, edits: Edits
 ) -> None:
-    folder = submission(tmp_path, edits)
-    finding = broken(folder, "different-hyperparameters")
+    finding = broken(submission(tmp_path, edits), "different-hyperparameters")
     assert finding.severity == POLICY
     assert finding.message.startswith(f"{key} is ")
     assert "result_3.txt" in finding.message
@@ -216,8 +215,7 @@ def test_status_and_label_smoothing_are_alike(
 def test_the_system_description(
     tmp_path: Path, system: object, rule: str, expected: str | None
 ) -> None:
-    folder = package(tmp_path, system)
-    assert severity(folder, rule) == expected
+    assert severity(package(tmp_path, system), rule) == expected
 
 
 @pytest.mark.parametrize(
@@ -614,8 +612,7 @@ def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"PASS {good}: 5 of 5 runs pass")
     assert "RCP test (4.0.0): PASS" in done.stdout
     assert "dropped, fastest" in done.stdout
-    edits = every(put("lars_epsilon", 1e-9))
-    bad = submission(tmp_path / "bad", edits)
+    bad = submission(tmp_path / "bad", every(put("lars_epsilon", 1e-9)))
     done = score(bad)
     assert done.exit_code == 1
     assert done.stdout.startswith(f"FAIL {bad}: ")
@@ -667,8 +664,7 @@ def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_tar
 
 
 def test_early_rounds_are_not_scaled(tmp_path: Path) -> None:
-    folder = submission(tmp_path, ruleset="2.0.0")
-    scored = score_folder(folder)
+    scored = score_folder(submission(tmp_path, ruleset="2.0.0"))
     assert scored.ruleset == "2.0.0"
     assert scored.scaling_factor > 1
     assert scored.score_min == scored.unscaled_min

@@ -64,8 +64,7 @@ def test_the_same_folder_in_other_words_changes_nothing(
     (folder / "datasets/quick").mkdir(parents=True)
     (folder / "link").symlink_to("datasets/quick")
     data = load("quick", [f"data.path={path}"]).run.data
-    of_preset = load("quick").run.data
-    assert data == of_preset.model_copy(update={"path": path})
+    assert data == load("quick").run.data.model_copy(update={"path": path})
     assert data.synthetic is not None
 
 
@@ -122,8 +121,7 @@ def test_a_manifest_that_is_needed_and_broken_is_one_error(folder: Path) -> None
     with refused(r"^set/manifest.json: "):
         load("base", ["data.path=set"])
     three = [f"data.{key}=9" for key in ("classes", "train_samples", "eval_samples")]
-    loaded = load("base", ["data.path=set", *three])
-    assert counts(loaded) == (9, 9, 9)
+    assert counts(load("base", ["data.path=set", *three])) == (9, 9, 9)
 
 
 # --- paths -------------------------------------------------------------------------------------

@@ -119,8 +119,7 @@ def walk(run: Run) -> list[Walked]:
     changes = {change.after_epoch: change for change in run.batch.changes}
     walked: list[Walked] = []
     images = 0
-    epochs = int(run.schedule.length.value)
-    for epoch in range(1, epochs + 1):
+    for epoch in range(1, int(run.schedule.length.value) + 1):
         if change := changes.get(epoch - 1):
             batch = (change.per_rank, change.active_ranks or ranks)
         size = math.prod(batch)
@@ -240,6 +239,5 @@ def test_the_same_global_batch_on_any_number_of_ranks(batch: int, ranks: int) ->
     per_rank, active = spread(batch, ranks)
     assert per_rank * active == batch
     assert active <= ranks
-    more = range(active + 1, min(ranks, batch) + 1)
-    for count in more:
+    for count in range(active + 1, min(ranks, batch) + 1):
         assert batch % count != 0

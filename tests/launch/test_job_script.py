@@ -56,8 +56,8 @@ def script_of(config: str, scheduler: str, *overrides: str, runs: int = 1) -> st
 
 def render(case: str) -> str:
     scheduler, overrides = CASES[case]
-    whole = ("system", "name")
-    overrides = [o if o.startswith(whole) else f"system.job.{o}" for o in overrides]
+    prefixes = ("system", "name")
+    overrides = [o if o.startswith(prefixes) else f"system.job.{o}" for o in overrides]
     shape = ["system.nodes=512", "system.ranks_per_node=4", "limits.grace_s=14.5"]
     more = [*overrides, *shape, "log.org=Fujitsu"]
     return script_of("abci_2048_open", scheduler, *more, runs=5)

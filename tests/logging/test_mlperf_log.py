@@ -87,24 +87,6 @@ def test_every_line_is_a_record_of_its_type(tmp_path: Path) -> None:
     ("name", "expected"),
     [
         (
-            "quick",
-            {
-                "submission_benchmark": "resnet",
-                "submission_division": "closed",
-                "seed": 1,
-                "model_bn_span": RUN.batch.per_rank,
-                "global_batch_size": 2 * RUN.batch.per_rank,
-                "opt_name": "sgd",
-                "sgd_opt_base_learning_rate": RUN.optimizer.base_lr,
-                "sgd_opt_weight_decay": RUN.optimizer.weight_decay,
-                "sgd_opt_learning_rate_decay_steps": build_plan(RUN).decay_steps,
-                "opt_learning_rate_warmup_epochs": RUN.schedule.warmup.value,
-                "opt_learning_rate_decay_from": "warmup_end",
-                "train_samples": RUN.data.train_samples,
-                "eval_samples": RUN.data.eval_samples,
-            },
-        ),
-        (
             "dgx1_8",
             {
                 "sgd_opt_base_learning_rate": None,

@@ -96,8 +96,7 @@ def test_what_is_not_whole_is_a_problem(
     tmp_path: Path, broken: str, fault: str, key: str | None, lost: bool
 ) -> None:
     log = read(tmp_path, record("first") + "\n" + broken)
-    problem = log.problems[0]
-    assert problem._replace(message="") == (2, fault, key, "", lost)
+    assert log.problems[0]._replace(message="") == (2, fault, key, "", lost)
     assert [event.value for event in log.all("first")] == [1]
 
 

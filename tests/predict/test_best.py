@@ -54,8 +54,7 @@ def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
 @pytest.mark.in_process
 def test_the_command_prints_and_takes_nodes(rn50: Any) -> None:
     command = ("predict", "--best", "--system", "dgxh100")
-    out = rn50.output(*command, "--nodes", "16")
-    assert "dgxh100, 128 accelerators" in out
+    assert "dgxh100, 128 accelerators" in rn50.output(*command, "--nodes", "16")
     for wrong, expected in (
         (
             ("--batch-per-gpu", "8", "--gpus", "128"),

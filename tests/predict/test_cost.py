@@ -43,9 +43,7 @@ def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) ->
 
 def test_sums_in_switches_take_no_longer_for_more_nodes() -> None:
     """51 MB in 16 nodes of 8 behind 8 NDR: 0.17 ms across, with 8 latencies in the node and 4."""
-    inside = Link(0.0, 1 / 330e9)
-    nic = Link(4e-6, 1 / 40e9)
-    node = Node(8, inside, 8, nic)
+    node = Node(8, Link(0.0, 1 / 330e9), 8, Link(4e-6, 1 / 40e9))
     large = Topology(node, 354)
     switches = cost.in_switches(large, PAYLOAD)
     inside_s = 2 * 7 / 8 * PAYLOAD / 330e9
@@ -53,21 +51,17 @@ def test_sums_in_switches_take_no_longer_for_more_nodes() -> None:
     across_s = latency_s + PAYLOAD / 8 / 40e9
     expected_s = inside_s + across_s
     assert switches == pytest.approx(expected_s)
-    small = large._replace(nodes=16)
-    fewer = cost.in_switches(small, PAYLOAD)
+    fewer = cost.in_switches(large._replace(nodes=16), PAYLOAD)
     assert switches == fewer
-    ring = allreduce("ring", large, PAYLOAD)
-    assert switches < ring / 5
+    assert switches < allreduce("ring", large, PAYLOAD) / 5
 
 
 def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
     """Ranks next to each other are at least a node apart where they are on two: in racks of two
     nodes half of the hops go up, at a third of the rate."""
     racks = ABCI._replace(rack_nodes=2)
-    full = racks._replace(oversubscription=1.0)
-    unlimited = full.ring(1, 2048)
-    shared = racks.ring(1, 2048)
-    ratio = shared.beta_s_per_byte / unlimited.beta_s_per_byte
+    unlimited = racks._replace(oversubscription=1.0).ring(1, 2048)
+    ratio = racks.ring(1, 2048).beta_s_per_byte / unlimited.beta_s_per_byte
     assert ratio == pytest.approx(1.5)
 
 

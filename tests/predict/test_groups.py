@@ -32,8 +32,7 @@ def test_every_rule_takes_each_tensor_once_last_layers_first(
 ) -> None:
     groups = gradient_groups(rule, sizes)
     assert all(groups)
-    tensors = list(chain(*groups))
-    assert tensors == list(reversed(range(len(sizes))))
+    assert list(chain(*groups)) == list(reversed(range(len(sizes))))
 
 
 @FUZZ

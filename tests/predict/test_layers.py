@@ -85,8 +85,7 @@ def test_every_grouping_carries_all_bytes_and_ends_with_backward(
     rule: str, precision: str
 ) -> None:
     groups = wire_groups(rule, precision)
-    n_bytes = sum(group.n_bytes for group in groups)
-    assert n_bytes == BYTES[precision]
+    assert sum(group.n_bytes for group in groups) == BYTES[precision]
     ready = [group.ready for group in groups]
     assert ready == sorted(ready)
     assert ready[-1] == pytest.approx(1)

@@ -47,10 +47,8 @@ def test_every_answer_is_finite_and_inside_its_interval(
     answer = ask(name, gpus, min(batch, of_an_epoch, memory_limit))
     step_low, step_high = answer.step_interval_s
     low, high = answer.time_interval_s
-    step_s = answer.step.total_s
-    assert 0 < step_low < step_s < step_high < math.inf
-    run_s = answer.run.total_s
-    assert 0 < low < run_s < high < math.inf
+    assert 0 < step_low < answer.step.total_s < step_high < math.inf
+    assert 0 < low < answer.run.total_s < high < math.inf
     assert 0 < answer.efficiency <= 1 + 1e-9
     for seconds in (*answer.step.parts.values(), *answer.run.parts.values()):
         assert seconds >= 0
@@ -117,8 +115,7 @@ def test_more_work_never_takes_less_time(name: str) -> None:
                 assert step_s > smaller_batch_s, (gpus, batch)
                 least_s = slack * fewer_gpus[batch]
                 assert step_s >= least_s, (gpus, batch)
-                compute_s = machine.compute_s(batch)
-                assert step_s >= compute_s * (1 - 1e-9)
+                assert step_s >= machine.compute_s(batch) * (1 - 1e-9)
                 smaller_batch_s = step_s
                 fewer_gpus[batch] = step_s
 

@@ -70,8 +70,7 @@ def test_the_documented_table_is_the_one_generated(
     table = (root / "docs/scaling/validation.txt").read_text()
     assert printed == table
     end = printed[printed.index("not calibrated") :]
-    manual = (root / "docs/scaling.md").read_text()
-    assert end.rstrip() in manual
+    assert end.rstrip() in (root / "docs/scaling.md").read_text()
     readme = (root / "README.md").read_text()
     errors = re.findall(r"^(?:steps|times) +(\d+) +(\S+)% ", end, re.MULTILINE)
     assert len(errors) == 2
@@ -88,9 +87,7 @@ def test_the_documented_table_is_the_one_generated(
 
 def test_the_constants_in_use_are_those_of_the_fit() -> None:
     """Within 2 %: what a step waits for, and so the fit, depends on them a little."""
-    fitted = list(fit_sheet(cases()))
-    in_use = list(SHEET)
-    assert fitted == pytest.approx(in_use, rel=0.02)
+    assert list(fit_sheet(cases())) == pytest.approx(list(SHEET), rel=0.02)
 
 
 def test_rows_left_out_are_predicted_as_is_claimed(report: Validation) -> None:
@@ -103,8 +100,7 @@ def test_rows_left_out_are_predicted_as_is_claimed(report: Validation) -> None:
 
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_the_pictures_are_as_they_are_drawn(name: str) -> None:
-    picture = pictures.PICTURES[name]()
-    assert (pictures.FOLDER / name).read_text() == picture, (
+    assert (pictures.FOLDER / name).read_text() == pictures.PICTURES[name](), (
         "python -m tests.predict.pictures"
     )
 

@@ -120,8 +120,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     drop("gradient_accumulation_steps")(changed)
     both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", changed))
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
-    rates = column(both, "base_learning_rate")
-    assert rates.cells == ("10.5", "9")
+    assert column(both, "base_learning_rate").cells == ("10.5", "9")
     assert ("gradient_accumulation_steps", "1") in both.shared
     seeds = column(both, "seed")
     assert seeds.cells[1] == str(seed)
@@ -139,8 +138,7 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     assert seed.group == "hyper-parameters"
     assert seed.cells == ("1", "2", "3", "4")
     assert titles(runs, "config") == ["batch.per_rank"]
-    first = runs.subjects[0].runs[0]
-    assert first.target == config.run.eval.target
+    assert runs.subjects[0].runs[0].target == config.run.eval.target
 
 
 def test_numbers_stand_before_texts() -> None:
@@ -148,10 +146,8 @@ def test_numbers_stand_before_texts() -> None:
     mixed = Column("config", "x", "x", (), values)
     assert mixed.places == (1, 3, None, 2, 3, 0)
     assert not mixed.is_number
-    rising = order_of([mixed], "x", 6)
-    assert rising == [5, 0, 3, 1, 4, 2]
-    falling = order_of([mixed], "-x", 6)
-    assert falling == [1, 4, 3, 0, 5, 2]
+    assert order_of([mixed], "x", 6) == [5, 0, 3, 1, 4, 2]
+    assert order_of([mixed], "-x", 6) == [1, 4, 3, 0, 5, 2]
 
 
 def test_a_misspelt_column_gets_a_suggestion(tmp_path: Path) -> None:
@@ -274,8 +270,7 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
     labels = re.findall(r">([\d.]+)</text>", chart)
     # the target is 0.7, and epochs are larger
     assert min(map(float, labels)) >= 0.68
-    far = page_charts(runs[3:])["accuracy"]
-    assert far[2:] == []
+    assert page_charts(runs[3:])["accuracy"][2:] == []
 
 
 # --- the first bit --------------------------------------------------------------------------------
@@ -321,8 +316,7 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
 ) -> None:
     next_up = nth("eval_accuracy", -1, value=math.nextafter(0.7592, 1))
     logs = [log(tmp_path, name="a"), log(tmp_path, next_up, "b")]
-    repeat = first_bit(*read_all(logs))
-    assert "accuracy of epoch 35," in repeat.text
+    assert "accuracy of epoch 35," in first_bit(*read_all(logs)).text
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -455,8 +449,7 @@ def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
 def test_a_submission_has_its_submitters_name(
     tmp_path: Path, folder: str, name: str
 ) -> None:
-    logs = log(tmp_path / folder).parent
-    assert compared(logs).names == (name,)
+    assert compared(log(tmp_path / folder).parent).names == (name,)
 
 
 CLICKS = """(() => {

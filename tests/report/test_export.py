@@ -219,8 +219,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     # so their mean would be noticed
     assert counts_of(of_logits, labels) != counts_of(mean, labels)
     config = second_run / "config.yaml"
-    yaml_text = config.read_text()
-    config.write_text(yaml_text.replace("crop_px: 24", "crop_px: 20"))
+    config.write_text(config.read_text().replace("crop_px: 24", "crop_px: 20"))
     members = (str(run), str(second_run))
     error = rn50.error("evaluate", *members, *places(run))
     assert f"{second_run}: data.crop_px 24 expected" in error
@@ -259,8 +258,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
         arguments.append("--onnx")
         files.append("model.onnx")
     rn50.output(*arguments)
-    written = [path.name for path in out.iterdir()]
-    assert sorted(written) == files
+    assert sorted(path.name for path in out.iterdir()) == files
     description = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
     assert description["accuracy"] == last["accuracy"]
@@ -290,8 +288,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     levels = np.abs(theirs - ours) * std
     assert levels.max() < 1.5
     assert levels.mean() < 0.1
-    grey = Image.new("I;16", (60, 40), 30_000)
-    grey.save("photo", "PNG")
+    Image.new("I;16", (60, 40), 30_000).save("photo", "PNG")
     grey_levels = names["prepare"]("photo") * std + np.reshape(data.mean, (3, 1, 1))
     np.testing.assert_allclose(grey_levels, 117, rtol=1e-4)
     np.save("prepared.npy", prepared)
@@ -369,8 +366,7 @@ def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
     assert parameters == {(f"smoke/{run.name}", "smoke", "1", "0.05")}
     stamps = [float(row["unix_s"]) for row in rows]
     assert stamps == sorted(stamps)
-    config_stat = (run / "config.yaml").stat()
-    assert abs(stamps[0] - config_stat.st_mtime) < 60
+    assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
 
 
 def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ def test_a_run_of_fujitsus_preset_is_shown_beside_the_published_runs(
     unpublished = evaluated(tmp_path / "other", "dgxa100_8")
     assert label not in page_of(unpublished)
     log_compare([ours, unpublished])
-    printed = capsys.readouterr().out
-    assert f"\nA: {sentence}\n" in printed
+    assert f"\nA: {sentence}\n" in capsys.readouterr().out
     (early,) = read_subjects(evaluated(tmp_path / "early", "abci_2048_open", epoch=3))
     assert not beside_published(early)  # no published run has that epoch

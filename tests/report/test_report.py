@@ -76,13 +76,11 @@ def norm_records(points: int = 4) -> list[dict[str, object]]:
 def span(
     name: str, start_s: float, duration_s: float, **more: object
 ) -> dict[str, object]:
-    ts = round(start_s * 1e6)
-    dur = round(duration_s * 1e6)
     return {
         "name": name,
         "ph": "X",
-        "ts": ts,
-        "dur": dur,
+        "ts": round(start_s * 1e6),
+        "dur": round(duration_s * 1e6),
         "pid": 0,
         "tid": "main",
         **more,
@@ -366,8 +364,7 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     write_config(run_folder, "seed=7", "optimizer.base_lr=0.5")
     (subject,) = read_subjects(run_folder)
     first, *planned, (end, _) = _planned(subject)
-    highest = max(planned, key=itemgetter(1))
-    assert highest == pytest.approx((1, 0.5))
+    assert max(planned, key=itemgetter(1)) == pytest.approx((1, 0.5))
     assert first == pytest.approx((1 / 50, 0.5 / 50))
     assert end == pytest.approx(8)
     lr, *_ = page_charts([("_", subject)])["schedule"]

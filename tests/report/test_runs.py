@@ -391,8 +391,7 @@ def test_live(run: Path, driver: subprocess.Popen[str]) -> None:
         return process.poll() is not None
 
     wait_until(has_ended, 30)
-    screens = text().replace("\r", "\n")
-    lines = screens.splitlines()
+    lines = text().replace("\r", "\n").splitlines()
     os.close(leader)
     assert process.returncode == 0
     assert max(map(len, lines)) <= 120

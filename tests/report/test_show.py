@@ -204,8 +204,7 @@ def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
 
     def by_a_slower_rank(run: Run) -> None:
         _, *starts = all_of(run, "epoch_start")
-        stops = all_of(run, "epoch_stop")
-        for stop, start in zip(stops, starts, strict=False):
+        for stop, start in zip(all_of(run, "epoch_stop"), starts, strict=False):
             late = stop.later(start.time_ms + 1 - stop.time_ms)
             run.insert(run.index(start) + 1, late)
 

@@ -47,8 +47,7 @@ def write_sweep(folder: Path, more: str = "", *, epochs: int = 10) -> Path:
 
 
 def trains(trial: Path) -> bool:
-    files = trial.glob("*/metrics.jsonl")
-    records = next(map(Path.read_text, files), "")
+    records = next(map(Path.read_text, trial.glob("*/metrics.jsonl")), "")
     return "train" in records
 
 
@@ -62,8 +61,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
         "objective: accuracy\nsampler: random\nseed: 22\ntrials: 4\n",
     )
     folder = tmp_path / "results" / "small"
-    loaded = load_sweep(path)
-    plan = Study(loaded.sweep, tmp_path, {})
+    plan = Study(load_sweep(path).sweep, tmp_path, {})
     draws = [plan.ask().params for _ in range(4)]
     dtypes = [values["model.dtype"] for values in draws]
     good = [number for number, dtype in enumerate(dtypes) if dtype == "float32"]
@@ -124,8 +122,7 @@ def test_ctrl_c_stops_the_trials(rn50: Rn50, tmp_path: Path) -> None:
     leave_nothing(folder)
     assert out == ""
     assert "Traceback" not in err
-    last_line = err.splitlines()[-1]
-    assert "stopped by Ctrl-C; 0 of 1 trials have ended" in last_line
+    assert "stopped by Ctrl-C; 0 of 1 trials have ended" in err.splitlines()[-1]
     (run,) = trial.glob("2*")
     assert stop_of(run) == "aborted"
 
@@ -134,8 +131,7 @@ def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
     loaded = load_sweep(write_sweep(tmp_path))
     folder = sweep_folder(loaded)
     folder.mkdir(parents=True)
-    mine = f"in use by process {os.getpid()} on "
-    with hold(folder / LOCK), refused(mine):
+    with hold(folder / LOCK), refused(f"in use by process {os.getpid()} on "):
         run_sweep(loaded, lambda _: silent, silent, "")
 
 

@@ -67,10 +67,8 @@ def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     }
     sweep = make(sampler="grid", parameters=parameters, trials=1000)
     assert sweep.wanted_trials == 6
-    fewer = sweep.model_copy(update={"trials": 5})
-    assert fewer.wanted_trials == 5
-    draws = draw(sweep, tmp_path / "a", 6)
-    assert len(set(map(str, draws))) == 6
+    assert sweep.model_copy(update={"trials": 5}).wanted_trials == 5
+    assert len(set(map(str, draw(sweep, tmp_path / "a", 6)))) == 6
 
 
 def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
