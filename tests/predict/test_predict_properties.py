@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rn50.predict.epochs import read_table
 from rn50.predict.fit import build
-from rn50.predict.gpu import largest_batch, memory_bytes
+from rn50.predict.gpu import largest_batch
 from rn50.predict.hardware import Machine, known_precisions
 from rn50.predict.predictor import Prediction, job_of_system, predict
 from rn50.predict.step import step_time
@@ -134,13 +133,3 @@ def test_one_node_more_is_no_jump(name: str) -> None:
             few = step_time(machine, gpus, batch).total_s
             many = step_time(machine, gpus + local, batch).total_s
             assert many < 1.36 * few, (nodes, batch, few, many)
-
-
-def test_all_published_batches_fit_their_memory() -> None:
-    rows = [row for row in read_table("mlperf_runs.csv") if row["machine"]]
-    assert len(rows) > 150
-    for row in rows:
-        batch = int(row["batch_per_accelerator"])
-        memory = about(row["machine"]).memory_bytes
-        assert memory is not None
-        assert memory_bytes(batch, "fp16") <= memory

@@ -63,12 +63,10 @@ def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:
     assert beyond.expected - beyond.low == pytest.approx(half)
 
 
-def test_clocks_add_up_and_reading_counts_once() -> None:
+def test_reading_counts_once() -> None:
     machine = build("dgx1", load_system("dgx1"))
     phase = Phase(60, 208, steps_per_epoch(8, 208), step_s=0.14)
     run = train_time(machine, [phase], 15, 8)
-    assert sum(run.parts.values()) == pytest.approx(run.total_s)
-    assert run.training_s == pytest.approx(60 * 770 * 0.14)
     # One node reads 140 GB at 0.55 GB/s: longer than an epoch (published: 134 s more).
     assert run.first_epoch_excess_s == pytest.approx(140, abs=15)
     local = train_time(machine, [phase], 15, 8, bn_average=False)
