@@ -101,12 +101,15 @@ def package(
     system: object = SYSTEM,
     org: str = "us",
     edits: Edits | None = None,
-    **runs: int,
+    *,
+    runs: int = 5,
+    first: int = 0,
 ) -> Path:
     """ORG/results/box/resnet with its description (None: without), of the runs of a submission."""
     if system is not None:
         write_json(folder / org / "systems/box.json", system)
-    return submission(folder / org / "results/box/resnet", edits, **runs)
+    logs = folder / org / "results/box/resnet"
+    return submission(logs, edits, runs=runs, first=first)
 
 
 def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:

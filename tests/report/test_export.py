@@ -147,8 +147,7 @@ def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
     for number, image in zip(numbers, images_of(folder, numbers), strict=True):
         photos.append(tmp_path / f"{9 - number % 10} {number}.jpg")
         photos[-1].write_bytes(image)
-    arguments = [*places(run), "--image", *photos]
-    answers: Any = evaluated(rn50, run, *arguments)
+    answers: Any = evaluated(rn50, run, *places(run), "--image", *photos)
     names = photo_names(folder / "val.rec")
     for answer, photo, number in zip(answers, photos, numbers, strict=True):
         expected = guesses[names[number]]
