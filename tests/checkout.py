@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 from tests.waiting import finished
 
 SHARED = Path(os.environ.get("RN50_SHARED", ROOT.parent / "shared"))
-"""Where published logs may lie."""
+"""The folder in which published logs may lie."""
 
 
 def tracked() -> list[str]:
@@ -36,13 +36,13 @@ def copy_to(target: Path) -> None:
 
 def requirements(python: str) -> dict[str, Requirement]:
     """What requirements.txt asks for on a version of Python, by name."""
-    asked: dict[str, Requirement] = {}
+    by_name: dict[str, Requirement] = {}
     for line in (ROOT / "requirements.txt").read_text().splitlines():
-        text = line.partition("#")[0].strip()
-        if not text:
+        specification = line.partition("#")[0].strip()
+        if not specification:
             continue
-        requirement = Requirement(text)
+        requirement = Requirement(specification)
         marker = requirement.marker
         if marker is None or marker.evaluate({"python_version": python}):
-            asked[canonicalize_name(requirement.name)] = requirement
-    return asked
+            by_name[canonicalize_name(requirement.name)] = requirement
+    return by_name

@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With --fast, folders whose files all start processes are not even imported."""
+    """Folders whose files all start processes are not even imported with --fast."""
     left_out = []
     if not config.getoption("--nightly"):
         left_out.append("lab")
@@ -127,11 +127,11 @@ def alarm() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, stop)
+    previous_handler = signal.signal(signal.SIGALRM, stop)
     signal.alarm(60)
     yield
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, previous_handler)
 
 
 def packed(folder: Path, samples: str) -> Path:
@@ -140,8 +140,7 @@ def packed(folder: Path, samples: str) -> Path:
     from rn50.data.prepare import prepare
 
     overrides = [f"data.path={folder}", f"data.synthetic={samples}"]
-    data = load("smoke", overrides).run.data
-    prepare(data, untracked)
+    prepare(load("smoke", overrides).run.data, untracked)
     return folder
 
 
@@ -160,22 +159,22 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def conserved_times(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """At the end the times of every run that the session made are checked (tests/conserved.py)."""
+    """The times of every run that the session made are checked at its end (tests/conserved.py)."""
     since_unix_s = time.time()
     yield
     check_all_times(tmp_path_factory.getbasetemp(), since_unix_s)
-    for made in shared_folder(tmp_path_factory).glob("*.made"):
-        check_all_times(made.with_suffix(""), since_unix_s)
+    for marker in shared_folder(tmp_path_factory).glob("*.made"):
+        check_all_times(marker.with_suffix(""), since_unix_s)
 
 
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """`folder`, which the first process that asks for it makes. To be read, or copied."""
-    made = folder.with_name(f"{folder.name}.made")
+    marker = folder.with_name(f"{folder.name}.made")
     lock = folder.with_name(f"{folder.name}.lock")
     with hold(lock, wait_s=math.inf):
-        if not made.exists():
+        if not marker.exists():
             make(folder)
-            made.touch()
+            marker.touch()
     return folder
 
 
@@ -210,8 +209,7 @@ def in_this_process(
     handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        words = ["rn50", *arguments]
-        patch.setattr(sys, "argv", words)
+        patch.setattr(sys, "argv", ["rn50", *arguments])
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 entry.main()
@@ -228,6 +226,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
 
 
@@ -243,8 +242,8 @@ def logged(
     """The events of a run's log, without stamps and the lines of our own code."""
     events = []
     for event in read_events(folder / name):
-        about = event.metadata | dict.fromkeys(("file", "lineno"))
-        events.append((event.key, event.value, about))
+        metadata = event.metadata | dict.fromkeys(("file", "lineno"))
+        events.append((event.key, event.value, metadata))
     return events
 
 
@@ -255,9 +254,9 @@ def of_training(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
 
 def stop_of(folder: Path) -> object:
     """The status in the last record of a run's log, which is its run_stop."""
-    key, _, about = logged(folder)[-1]
+    key, _, metadata = logged(folder)[-1]
     assert key == "run_stop"
-    return about["status"]
+    return metadata["status"]
 
 
 def logged_keys(folder: Path) -> list[str]:
@@ -265,22 +264,23 @@ def logged_keys(folder: Path) -> list[str]:
 
 
 def write_metrics(folder: Path, records: Iterable[object]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(record) + "\n" for record in records)
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
-def write_script(path: Path, text: str) -> None:
+def write_script(path: Path, body: str) -> None:
     """A program of Bash."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.write_text(f"#!/bin/bash\n{body}\n")
     path.chmod(0o755)
 
 
-def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
+def refused(pattern: str | None) -> contextlib.AbstractContextManager[Any]:
     """The block ends in a UserError with these words, a regular expression; None: it ends well."""
-    if words is None:
+    if pattern is None:
         return contextlib.nullcontext()
-    return pytest.raises(UserError, match=words)
+    return pytest.raises(UserError, match=pattern)
 
 
 class Process(subprocess.Popen[str]):
@@ -318,7 +318,7 @@ class Rn50:
 
     def error(self, *arguments: str) -> str:
         """The one line of a command that refuses to begin."""
-        done = self(*arguments)
+        done = in_this_process(arguments)
         assert done.returncode == 2, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stdout + done.stderr
         lines = done.stderr.splitlines()
@@ -358,7 +358,7 @@ def program(
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    return lambda name, text: write_script(tmp_path / name, text)
+    return lambda name, body: write_script(tmp_path / name, body)
 
 
 @pytest.fixture
@@ -386,8 +386,8 @@ def uninterrupted(shared: Path, small_data: Path) -> Path:
     rn50 = Rn50(shared / "whole")
 
     def run(_: Path) -> None:
-        places = (f"data.path={small_data}", f"system.results={rn50.results}")
-        done = rn50("launch", *RUN, *places)
+        paths = (f"data.path={small_data}", f"system.results={rn50.results}")
+        done = rn50("launch", *RUN, *paths)
         assert done.returncode == 1, done.stderr
 
     made_once(rn50.results, run)
@@ -403,9 +403,9 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
         rn50 = Rn50(shared / f"smoke_{launcher}")
 
         def run(_: Path) -> None:
-            words = ("launch", "smoke", "--launcher", launcher)
-            places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-            out = rn50.output(*words, *places, "seed=1", "log.profile=5")
+            command = ("launch", "smoke", "--launcher", launcher)
+            paths = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+            out = rn50.output(*command, *paths, "seed=1", "log.profile=5")
             (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)

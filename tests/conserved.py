@@ -43,14 +43,14 @@ def check_times(folder: Path) -> None:
     epochs = 0
     training_ms = 0
     since_the_last_epoch_ms = 0
-    for before, record in pairwise(records):
+    for earlier, record in pairwise(records):
         key = record["key"]
-        passed_ms = record["time_ms"] - before["time_ms"]
+        passed_ms = record["time_ms"] - earlier["time_ms"]
         if key == "run_resumed" and opened[-1:] == ["checkpoint_start"]:
             opened.pop()  # what was trained after the checkpoint is gone
         elif opened and opened[-1] != "eval_start":
             since_the_last_epoch_ms += passed_ms
-        if (before["key"], key) in TOGETHER:
+        if (earlier["key"], key) in TOGETHER:
             assert passed_ms == 0, f"{folder}: time before {record} that is nobody's"
         if key in INTERVALS:
             assert set(opened) <= {"epoch_start"}, f"{folder}: {record} in {opened}"
@@ -70,8 +70,8 @@ def check_times(folder: Path) -> None:
 
 
 def check_all_times(root: Path, since_unix_s: float = 0.0) -> int:
-    """Of every run below a folder that has begun since; returns how many there are. Tests make up
-    older ones."""
+    """Check every run below a folder that has begun since; returns how many there are. Tests make
+    up older ones."""
     runs = [
         log.parent
         for log in root.rglob("result_0.txt")

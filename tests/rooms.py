@@ -62,7 +62,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 @functools.cache
 def modules_imported() -> dict[str, set[str]]:
-    """Of each module (`train.loop`) the modules of this package that it imports."""
+    """The modules of this package that each module (`train.loop`) imports."""
     modules = {module_of(path): path for path in sources()}
     imported = {}
     for module, path in modules.items():
@@ -83,7 +83,7 @@ def module_of(path: Path) -> str:
 
 
 def rooms_imported() -> dict[str, set[str]]:
-    """Of each room the rooms that it imports."""
+    """The rooms that each room imports."""
     imported: dict[str, set[str]] = {room: set() for room in ROOMS}
     for module, targets in modules_imported().items():
         room = module.partition(".")[0]
@@ -93,7 +93,7 @@ def rooms_imported() -> dict[str, set[str]]:
 
 
 def direct(imported: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Without the imports that follow from others: cli -> config follows from cli -> bench."""
+    """Leave out imports that follow from others: cli -> config follows from cli -> bench."""
     directly = {}
     for room, targets in imported.items():
         below = (imported[target] for target in targets)
@@ -113,9 +113,9 @@ def draw() -> str:
 
 def redrawn(page: str) -> str:
     """The page with the picture of the rooms as they are."""
-    before, _, rest = page.partition(_BEGIN)
+    head, _, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{draw()}{end}{after}"
+    return f"{head}{_BEGIN}{draw()}{end}{after}"
 
 
 if __name__ == "__main__":

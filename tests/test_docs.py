@@ -45,7 +45,7 @@ def code_of(page: str) -> list[str]:
 
 def is_there(name: str) -> bool:
     pattern = re.sub(r"<\w+>|\b[A-Z][A-Z_0-9]+\b", "*", name)  # config/NAME.yaml
-    return any(fnmatch.fnmatch(known, pattern) for known in KNOWN)
+    return any(fnmatch.fnmatch(path, pattern) for path in KNOWN)
 
 
 def missing(page: str) -> list[str]:
@@ -105,9 +105,9 @@ absent.sh
 
 
 def test_the_licence_is_named_where_tools_look(root: Path) -> None:
-    text = (root / "LICENSE").read_text()
-    assert "Apache License" in text
-    assert "END OF TERMS AND CONDITIONS" in text
+    licence = (root / "LICENSE").read_text()
+    assert "Apache License" in licence
+    assert "END OF TERMS AND CONDITIONS" in licence
     assert 'license = { text = "Apache-2.0" }' in (root / "pyproject.toml").read_text()
     citation = (root / "CITATION.cff").read_text().splitlines()
     assert {"license: Apache-2.0", f"version: {__version__}"} <= {*citation}

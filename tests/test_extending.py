@@ -174,27 +174,26 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if not line:
                 (tree / name).write_text(added)
                 continue
-            text = (tree / name).read_text()
-            before, place, after = text.partition(f"{line}\n")
-            assert place, f"{name} has no line {line}"
+            source = (tree / name).read_text()
+            head, anchor, after = source.partition(f"{line}\n")
+            assert anchor, f"{name} has no line {line}"
             if line.startswith("class "):  # a section's docstring comes first
                 doc, quotes, after = after.partition('."""\n')
-                place += doc + quotes
-            (tree / name).write_text(before + place + added + after)
+                anchor += doc + quotes
+            (tree / name).write_text(head + anchor + added + after)
     return tree
 
 
 @pytest.fixture(scope="module")
 def used(tree: Path) -> dict[str, bool]:
-    """By kind: whether its dummy works, in one process that runs on the copy."""
+    """Whether the dummy of each kind works, in one process that runs on the copy."""
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = is_used\n"
     printed = output_of(
         [sys.executable, "-c", f"{body}print(json.dumps(used))"], cwd=tree
     )
-    last = printed.splitlines()[-1]
-    return dict(json.loads(last))
+    return dict(json.loads(printed.splitlines()[-1]))
 
 
 @pytest.mark.slow
@@ -215,8 +214,8 @@ def test_two_ranks_of_the_launcher_train_the_network(
         "schedule.length=2 epochs",
     ]
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
-    words = ("rn50.cli.entry", "launch", name, "--launcher", "dummy", *overrides)
-    done = finished([sys.executable, "-m", *words], cwd=tree)
+    command = ("rn50.cli.entry", "launch", name, "--launcher", "dummy", *overrides)
+    done = finished([sys.executable, "-m", *command], cwd=tree)
     assert done.returncode == 1, done.stdout + done.stderr
     (path,) = tmp_path.rglob("result.json")
     result = read(path, Result)

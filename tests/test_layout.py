@@ -31,7 +31,7 @@ FILES = sources()
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FRAMEWORKS = ("mxnet", "horovod", "nvidia.dali")
 MAY_IMPORT = {
-    room: {other for row in ORDER[:level] for other in row}
+    room: {lower for row in ORDER[:level] for lower in row}
     for level, row in enumerate(ORDER)
     for room in row
 }
@@ -123,8 +123,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert "train.loop" in imported["train.run"]
     assert "data.sampling" in imported["train.evaluate"]
     while leaves := {name for name, targets in imported.items() if not targets}:
-        others = imported.keys() - leaves
-        imported = {name: imported[name] - leaves for name in others}
+        remaining = imported.keys() - leaves
+        imported = {name: imported[name] - leaves for name in remaining}
     assert not imported, f"in a circle, or on the way to one: {sorted(imported)}"
 
 
@@ -190,9 +190,9 @@ def test_the_readmes_road_leads_from_file_to_file() -> None:
     met = {road[0]}
     imported = set[str]()
     for name in road[1:]:
-        starter, words = STARTED_BY.get(name, ("", ""))
+        starter, mention = STARTED_BY.get(name, ("", ""))
         module = module_of(ROOT / name)
-        is_started = starter in met and words in (ROOT / starter).read_text()
+        is_started = starter in met and mention in (ROOT / starter).read_text()
         assert is_started or module in imported, f"nothing before leads to {name}"
         met.add(name)
         imported |= modules_imported().get(module, set())
@@ -201,21 +201,21 @@ def test_the_readmes_road_leads_from_file_to_file() -> None:
 # --- size ---------------------------------------------------------------------------------------
 
 
-def lines_of_docstrings(text: str) -> set[int]:
+def lines_of_docstrings(source: str) -> set[int]:
     """Lines of every string that is a statement of its own."""
     lines: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Expr(value=ast.Constant(value=str()), end_lineno=int(last)):
                 lines |= set(range(node.lineno, last + 1))
     return lines
 
 
-def code_tokens(text: str) -> list[tokenize.TokenInfo]:
+def code_tokens(source: str) -> list[tokenize.TokenInfo]:
     """What `tokenize` gives, without comments, docstrings and layout."""
-    documented = lines_of_docstrings(text)
+    documented = lines_of_docstrings(source)
     tokens = []
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_string = token.type == tokenize.STRING
         is_docstring = is_string and token.start[0] in documented
         if not is_docstring and token.type not in LAYOUT:
@@ -223,8 +223,8 @@ def code_tokens(text: str) -> list[tokenize.TokenInfo]:
     return tokens
 
 
-def tokens_of(text: str) -> int:
-    return len(code_tokens(text))
+def tokens_of(source: str) -> int:
+    return len(code_tokens(source))
 
 
 def test_comments_docstrings_and_layout_cost_no_tokens() -> None:
@@ -261,8 +261,8 @@ def test_no_room_outgrows_the_others() -> None:
     rooms = Counter[str]()
     for path in FILES:
         rooms[room_of(path)] += tokens_of(path.read_text())
-    room, most = rooms.most_common(1)[0]
-    assert most < LARGEST_SHARE * rooms.total(), room
+    room, largest = rooms.most_common(1)[0]
+    assert largest < LARGEST_SHARE * rooms.total(), room
 
 
 def test_no_function_is_longer_than_a_screen() -> None:

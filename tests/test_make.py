@@ -65,8 +65,8 @@ def test_make_removes_no_data(
 ) -> None:
     subprocess.run(["make", "-s", target], cwd=copy, check=True)
     assert not [name for name in removed if (copy / name).exists()]
-    left = {*KEPT, *ENVIRONMENTS} - set(removed)
-    assert not [name for name in left if not (copy / name).is_file()]
+    remaining = {*KEPT, *ENVIRONMENTS} - set(removed)
+    assert not [name for name in remaining if not (copy / name).is_file()]
     assert not (copy / "config/__pycache__").exists()
 
 
@@ -85,8 +85,10 @@ def project(root: Path) -> dict[str, Any]:
 def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:
     """The dependencies and the extra `train` are of requirements.txt, with its versions."""
     stated = requirements("3.13")  # older ones have a NumPy of their own, for MXNet
-    about = project(root)["project"]
-    declared = about["dependencies"] + about["optional-dependencies"]["train"]
-    for each in map(Requirement, declared):
-        version = str(stated[canonicalize_name(each.name)].specifier)
-        assert str(each.specifier) == version or not version.startswith("=="), each
+    metadata = project(root)["project"]
+    declared = metadata["dependencies"] + metadata["optional-dependencies"]["train"]
+    for requirement in map(Requirement, declared):
+        version = str(stated[canonicalize_name(requirement.name)].specifier)
+        assert str(requirement.specifier) == version or not version.startswith("=="), (
+            requirement
+        )

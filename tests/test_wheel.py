@@ -17,7 +17,7 @@ from tests.conftest import made_once
 from tests.rooms import ROOMS
 from tests.waiting import output_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 BUILD = (
     "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
@@ -48,9 +48,18 @@ def link(distribution: metadata.Distribution, site: Path) -> None:
     """What a distribution has in its own site-packages, as links in another one."""
     names = {file.parts[0] for file in distribution.files or ()}
     for name in names:
-        place = site / name
-        if name not in ("..", "__pycache__") and not place.is_symlink():
-            place.symlink_to(str(distribution.locate_file(name)))
+        shortcut = site / name
+        if name not in ("..", "__pycache__") and not shortcut.is_symlink():
+            shortcut.symlink_to(str(distribution.locate_file(name)))
+
+
+def has_every_file(wheel: Path) -> None:
+    """An installation from a wheel once lacked stamp.c, which every rank compiles."""
+    rooms = tuple(f"{room}/" for room in ROOMS)
+    names = [name for name in tracked() if name.startswith(rooms)]
+    expected = {f"rn50/{name}" for name in names if not name.endswith(".md")}
+    assert "rn50/train/kernels/stamp.c" in expected
+    assert expected <= {*zipfile.ZipFile(wheel).namelist()}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +75,7 @@ def environment(shared: Path) -> Path:
         output_of(build, cwd=checkout)
         venv.create(folder, with_pip=False)
         (wheel,) = wheels.glob("rn50-*.whl")
+        has_every_file(wheel)
         pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python")]
         offline = "-q --no-deps --no-index --disable-pip-version-check --no-compile"
         command = [*pip, "install", *offline.split(), str(wheel)]
@@ -80,17 +90,6 @@ def environment(shared: Path) -> Path:
     return made_once(shared / "wheel_environment", make)
 
 
-def test_the_wheel_has_every_file_of_its_rooms(environment: Path) -> None:
-    """An installation from a wheel once lacked stamp.c, which every rank compiles."""
-    (wheel,) = environment.with_name("wheel").glob("rn50-*.whl")
-    packed = zipfile.ZipFile(wheel).namelist()
-    rooms = tuple(f"{room}/" for room in ROOMS)
-    names = [name for name in tracked() if name.startswith(rooms)]
-    expected = {f"rn50/{name}" for name in names if not name.endswith(".md")}
-    assert "rn50/train/kernels/stamp.c" in expected
-    assert expected <= {*packed}
-
-
 TRAINS = ("bench", "data bench", "evaluate", "launch", "sweep")
 EXTRAS = dict.fromkeys(TRAINS, "train") | {
     "export model": "train",
@@ -99,7 +98,6 @@ EXTRAS = dict.fromkeys(TRAINS, "train") | {
 """The commands that need more, by how they begin."""
 
 
-@pytest.mark.nightly
 def test_every_command_with_the_wheel_alone(
     environment: Path, root: Path, small_data: Path, whole: Path, tmp_path: Path
 ) -> None:

@@ -63,9 +63,9 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
             environment = child.environ()
         except psutil.Error:
             continue
-        place = read_process_info(environment)
+        info = read_process_info(environment)
         ours = "rn50.train" in command and "python" in Path(command[0]).name
-        if ours and place.world_size > 1 and place.rank == rank:
+        if ours and info.world_size > 1 and info.rank == rank:
             return child
     return None
 

@@ -34,16 +34,16 @@ def plan(
 
 def test_a_torus_of_too_few_ranks_is_reported_and_the_rest_planned() -> None:
     torus = ("torus_2d", 2)
-    others = [("ring", 2), ("ring", 4), ("torus_2d", 4)]
-    cases, refused = plan("mpirun", torus, *others)
-    assert list(cases) == others
+    possible = [("ring", 2), ("ring", 4), ("torus_2d", 4)]
+    cases, refused = plan("mpirun", torus, *possible)
+    assert list(cases) == possible
     (reason,) = refused
     assert reason.startswith("torus_2d on 2 ranks: ")
     assert "2x2 for torus_2d" in reason
 
 
 @pytest.mark.parametrize(
-    ("launcher", "case", "words"),
+    ("launcher", "case", "pattern"),
     [
         (
             "gloo",
@@ -54,9 +54,9 @@ def test_a_torus_of_too_few_ranks_is_reported_and_the_rest_planned() -> None:
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
-    launcher: str, case: tuple[str, int], words: str
+    launcher: str, case: tuple[str, int], pattern: str
 ) -> None:
-    with refused(words):
+    with refused(pattern):
         plan(launcher, case)
 
 

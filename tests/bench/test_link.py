@@ -26,7 +26,7 @@ class TcpLink(Link):
 
 
 @pytest.mark.parametrize(
-    ("network", "ranks", "link", "within", "of", "mean"),
+    ("network", "ranks", "link", "within", "rows", "mean"),
     [
         (("1000", "0.25"), 4, TcpLink(4.405e-4, 9.229e-9), 24, 28, 0.08),
         (("1000", "0.25"), 8, TcpLink(5.517e-4, 1.065e-8), 24, 30, 0.11),
@@ -34,7 +34,12 @@ class TcpLink(Link):
     ],
 )
 def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
-    network: tuple[str, str], ranks: int, link: Link, within: int, of: int, mean: float
+    network: tuple[str, str],
+    ranks: int,
+    link: Link,
+    within: int,
+    rows: int,
+    mean: float,
 ) -> None:
     """Most within 15 %. Not: 4 KB whole buffers, and large pairwise exchanges at 8 ranks."""
     errors = []
@@ -45,7 +50,7 @@ def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
                 size_bytes = float(row["bytes"])
                 sum_s = allreduce(row["algorithm"], flat(ranks, link), size_bytes)
                 errors.append(abs(sum_s / float(row["seconds"]) - 1))
-    assert len(errors) == of
+    assert len(errors) == rows
     assert sum(error <= 0.15 for error in errors) >= within
-    assert sum(errors) / of <= mean
+    assert sum(errors) / rows <= mean
     assert max(errors) < 0.45

@@ -72,7 +72,7 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
     (tmp_path / "mine.yaml").write_text(MACHINE)
     with pytest.raises(KeyboardInterrupt):
         scaling.measure(job, save=tmp_path / "mine.yaml")
-    monkeypatch.setattr(os, "access", lambda place, _: Path(place) != tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
     with refused("mine.yaml: cannot write"):
         scaling.measure(job, save=tmp_path / "mine.yaml")
 
@@ -117,8 +117,7 @@ def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     assert "system.references: one of smoke expected" in missing
     rn50.output(*bench, "--save", str(path), f"system.results={tmp_path}")
     rate = load_system(str(path)).references["smoke"].images_per_s
-    text = path.read_text()
-    path.write_text(text.replace(f"{rate:g}", f"{100 * rate:g}"))
+    path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
     slow = rn50(*bench, "--check", f"system.results={tmp_path}")
     assert slow.returncode == 1
     assert "reference of smoke: FAIL" in slow.stdout

@@ -17,7 +17,7 @@ from typing import IO, Any
 from rn50.cli import entry, main
 
 
-def run(words: list[str], output: str) -> dict[str, Any]:
+def run(arguments: list[str], output: str) -> dict[str, Any]:
     """`rn50 WORDS` whose standard output is a file, nothing, or a terminal of so many columns."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         leader = follower = -1
@@ -35,7 +35,7 @@ def run(words: list[str], output: str) -> dict[str, Any]:
                 os.dup2(os.open(output, os.O_WRONLY), 1)
             else:
                 os.dup2(follower if follower >= 0 else out.fileno(), 1)
-            os._exit(call(words))
+            os._exit(call(arguments))
         if follower >= 0:
             os.close(follower)
             copy_terminal(leader, out)
@@ -51,9 +51,9 @@ def run(words: list[str], output: str) -> dict[str, Any]:
     }
 
 
-def call(words: list[str]) -> int:
+def call(arguments: list[str]) -> int:
     """Be the command; returns its exit code."""
-    sys.argv = ["rn50", *words]
+    sys.argv = ["rn50", *arguments]
     try:
         entry.main()
     except SystemExit as done:
@@ -79,5 +79,5 @@ if __name__ == "__main__":
     for name in group.commands:
         group.get_command(None, name)  # loaded once for all
     os.chdir(task["folder"])
-    done = [run(words, task["output"]) for words in task["commands"]]
+    done = [run(arguments, task["output"]) for arguments in task["commands"]]
     path.with_suffix(".done").write_text(json.dumps(done))

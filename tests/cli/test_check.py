@@ -71,16 +71,10 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_a_submission(tmp_path: Path) -> None:
-    done = checked("--json", submission(tmp_path))
-    assert done.exit_code == 0
-    checks = json.loads(done.stdout)
-    *logs, folder = (check["path"] for check in checks)
-    assert folder == str(tmp_path)
-    assert logs == [f"{folder}/result_{number}.txt" for number in range(5)]
-    log(tmp_path, drop("run_stop"), "result_3.txt")
-    assert checked(tmp_path).exit_code == 0
-    log(tmp_path, drop("run_stop"), "result_4.txt")
-    assert checked(tmp_path).exit_code == 1
+    submission(tmp_path)
+    for number, code in ((3, 0), (4, 1)):  # one of five may fail
+        log(tmp_path, drop("run_stop"), f"result_{number}.txt")
+        assert checked(tmp_path).exit_code == code
 
 
 def test_config_check() -> None:

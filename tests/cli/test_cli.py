@@ -48,9 +48,10 @@ def test_a_misspelt_folder_of_images_gets_a_suggestion(
 ) -> None:
     (tmp_path / "imagenet").mkdir()
     path = tmp_path / "imagenett"
-    words = f"launch quick data.synthetic=null data.path={path}".split()
-    assert rn50.error(*words).endswith(f"; did you mean {tmp_path}/imagenet?")
-    rn50.error(*words, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
+    arguments = f"launch quick data.synthetic=null data.path={path}".split()
+    assert rn50.error(*arguments).endswith(f"; did you mean {tmp_path}/imagenet?")
+    too_long_for_a_path = "x" * 5000
+    rn50.error(*arguments, f"data.synthetic={too_long_for_a_path}")
 
 
 def test_no_other_word_of_the_command_is_a_misspelt_folder(
@@ -102,12 +103,7 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 @pytest.mark.parametrize(
     ("name", "locale"),
-    [
-        (b"log\xff.txt", C_LOCALE),
-        ("log ü.txt".encode(), C_LOCALE),
-        ("log ü.txt".encode(), {}),
-        (b"a\nb.txt", {}),
-    ],
+    [(b"log\xff.txt", C_LOCALE), ("log ü.txt".encode(), C_LOCALE), (b"a\nb.txt", {})],
 )
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
     rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes

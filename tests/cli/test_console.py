@@ -74,8 +74,8 @@ def test_on_a_terminal_progress_is_a_bar_that_goes(
         assert sys.stderr is terminal
     os.close(follower)
     written = read_terminal(leader)
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
-    lines = [line.strip() for line in shown.split("\n")]
+    without_escapes = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
+    lines = [line.strip() for line in without_escapes.split("\n")]
     assert "packing [red]records ..." in lines
     assert between in lines
     bars = [line for line in lines if "━" in line]
@@ -106,9 +106,9 @@ def test_a_name_steers_no_terminal_and_is_no_markup(
     out = capsys.readouterr().out
     for name in NAMES:
         track(name)(1, 2, name)
-    for text in (out, capsys.readouterr().err, str(UserError("first", *NAMES))):
-        assert not [c for c in text if not c.isprintable() and c != "\n"]
-        assert not [line for line in text.splitlines() if line.startswith("PASS y")]
+    for printed in (out, capsys.readouterr().err, str(UserError("first", *NAMES))):
+        assert not [c for c in printed if not c.isprintable() and c != "\n"]
+        assert not [line for line in printed.splitlines() if line.startswith("PASS y")]
     assert len(out.splitlines()) == len(NAMES)
     for name in ("[red]x[/]", "[/]", "[link=file:x]y", ":warning:", "back\\"):
         assert f"{name} " in out

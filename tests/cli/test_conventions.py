@@ -13,30 +13,34 @@ from rn50 import __version__
 from rn50.config.benchmark import RULESETS, ruleset_name
 from rn50.config.choices import LAUNCHERS
 from rn50.config.load import load
-from tests.conftest import Rn50, refused
+from tests.conftest import Rn50, in_this_process, refused
 
 PROGRAM = Path(sys.executable).with_name("rn50")
 CONFIGS = Path(__file__).parents[2] / "config"
 
 
-def test_version_and_help(rn50: Rn50) -> None:
-    done = rn50("--version")
-    assert done.returncode == 0
-    assert done.stdout == f"rn50 {__version__}\n"
-    assert rn50.output() == rn50("--help").stdout
+def shown(*arguments: str) -> str:
+    """What a command shows that starts no process."""
+    return in_this_process(arguments).stdout
 
 
+def test_version_and_help() -> None:
+    assert shown("--version") == f"rn50 {__version__}\n"
+    assert shown() == shown("--help")
+
+
+@pytest.mark.in_process
 def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
     for command in ("launch", "bench loop"):
-        assert "mpirun|gloo|srun" in rn50(*command.split(), "--help").stdout
-    assert "slurm|sge|pbs|local" in rn50("submit", "--help").stdout
+        assert "mpirun|gloo|srun" in shown(*command.split(), "--help")
+    assert "slurm|sge|pbs|local" in shown("submit", "--help")
     error = rn50.error("submit", "smoke", "--scheduler", "slrum", "--dry-run")
     choices = "--scheduler: slurm, sge, pbs, local expected"
     assert error.endswith(f"{choices}, found slrum; did you mean slurm?")
     # beside a folder launch/
     error = rn50.error("launch", "quick", "--launcher", "glo")
     assert error.endswith("; did you mean gloo?")
-    assert "Did you mean 'launch'?" in rn50("launh").stderr
+    assert "Did you mean 'launch'?" in in_this_process(("launh",)).stderr
 
 
 # --- rulesets -----------------------------------------------------------------------------------
@@ -78,13 +82,13 @@ def test_an_unknown_ruleset_is_refused_with_the_list(
 # --- completion ---------------------------------------------------------------------------------
 
 
-def completed(*words: str) -> set[str]:
+def completed(*arguments: str) -> set[str]:
     """What bash itself offers for the last of `words`."""
     program = shlex.quote(str(PROGRAM))
-    line = " ".join(f"'{word}'" for word in words)
+    line = " ".join(f"'{argument}'" for argument in arguments)
     script = (
         f"source <(_RN50_COMPLETE=source_bash {program}); complete -p rn50 >/dev/null; "
-        f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _rn50_completion rn50; "
+        f"COMP_WORDS=({line}); COMP_CWORD={len(arguments) - 1}; _rn50_completion rn50; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     environment = os.environ | {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
@@ -94,7 +98,7 @@ def completed(*words: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "offered"),
+    ("command_line", "offered"),
     [
         ("lo", {"log"}),
         ("launch qui", {path.stem for path in CONFIGS.glob("qui*.yaml")}),
@@ -103,5 +107,5 @@ def completed(*words: str) -> set[str]:
         ("launch quick optimizer.base", {"optimizer.base_lr="}),
     ],
 )
-def test_completion_in_bash(words: str, offered: set[str]) -> None:
-    assert completed("rn50", *words.split(" ")) == offered
+def test_completion_in_bash(command_line: str, offered: set[str]) -> None:
+    assert completed("rn50", *command_line.split(" ")) == offered

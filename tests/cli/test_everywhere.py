@@ -49,7 +49,7 @@ USES = {
     "export csv": "run",
     "export tensorboard": "run --out {new}board",
     "export model": "run --out {new}model",
-    "predict run": "dgxh100_8 --best",
+    "predict run": "dgxh100_8",
     "predict validate": "",
     "predict calibrate": "mlperf.txt:8 --system dgx1",
     "launch": "smoke --dry-run data.path=set",
@@ -120,7 +120,7 @@ def groups() -> set[str]:
 
 class Printed(NamedTuple):
     command: str
-    words: list[str]
+    arguments: list[str]
     code: int
     out: str
     err: str
@@ -128,38 +128,40 @@ class Printed(NamedTuple):
     @property
     def code_when_well(self) -> int:
         """The exit code where nothing is in the way."""
-        if {"nosuch", "--nosuch"} & {*self.words} or "pip install" in self.err:
+        if {"nosuch", "--nosuch"} & {*self.arguments} or "pip install" in self.err:
             return 2
         return int(self.command in VERDICTS and not self.is_help)
 
     @property
     def subject(self) -> tuple[str, ...]:
         """The command, and its last word where that is no use of it."""
-        return self.command, *({"--help", "--nosuch"} & {*self.words})
+        return self.command, *({"--help", "--nosuch"} & {*self.arguments})
 
     @property
     def is_help(self) -> bool:
-        return "--help" in self.words or self.command in groups()
+        return "--help" in self.arguments or self.command in groups()
 
     def is_well(self, codes: set[int]) -> None:
         """One of these exit codes; of errors a line each."""
-        shown = f"rn50 {' '.join(self.words)}: {self.code}\n{self.err}{self.out[-500:]}"
-        assert self.code in codes, shown
-        for words in ("Traceback", "an error of rn50 itself", "\x1b"):
-            assert words not in self.err + self.out, shown
+        report = (
+            f"rn50 {' '.join(self.arguments)}: {self.code}\n{self.err}{self.out[-500:]}"
+        )
+        assert self.code in codes, report
+        for phrase in ("Traceback", "an error of rn50 itself", "\x1b"):
+            assert phrase not in self.err + self.out, report
         if self.code == 2:
             lines = self.err.splitlines()
             errors = [line for line in lines if line.startswith("rn50: error: ")]
-            assert errors, shown
-            assert errors == lines or "--nosuch" not in self.words, shown
-            assert lines[-len(errors) :] == errors, shown
+            assert errors, report
+            assert errors == lines or "--nosuch" not in self.arguments, report
+            assert lines[-len(errors) :] == errors, report
         else:
-            assert "rn50: error" not in self.err, shown
+            assert "rn50: error" not in self.err, report
 
 
-def words_of(text: str) -> Counter[str]:
+def words_of(output: str) -> Counter[str]:
     """A long choice is folded at its bars."""
-    return Counter(text.replace("|", " | ").split())
+    return Counter(output.replace("|", " | ").split())
 
 
 def make_work(folder: Path, root: Path, images: Path, run: Path) -> Path:
@@ -208,8 +210,8 @@ def run_each(
     python: str = sys.executable,
 ) -> list[Printed]:
     task = aside / "task.json"
-    words = [arguments for _, arguments in commands]
-    content = {"folder": str(folder), "output": case.output, "commands": words}
+    argument_lists = [arguments for _, arguments in commands]
+    content = {"folder": str(folder), "output": case.output, "commands": argument_lists}
     write_json(task, content)
     environment = dict(os.environ)
     for name, value in {"COLUMNS": None, **case.variables}.items():
@@ -220,10 +222,10 @@ def run_each(
         [*case.prefix, python, str(DRIVER), str(task)], cwd=folder, env=environment
     )
     assert done.returncode == 0, done.stderr
-    text = task.with_suffix(".done").read_text().replace(str(aside), "aside")
+    printed_json = task.with_suffix(".done").read_text().replace(str(aside), "aside")
     return [
         Printed(*command, **result)
-        for command, result in zip(commands, json.loads(text), strict=True)
+        for command, result in zip(commands, json.loads(printed_json), strict=True)
     ]
 
 
@@ -246,7 +248,7 @@ def test_every_command_has_a_use() -> None:
 
 
 def steady(err: str) -> list[str]:
-    """Without the lines of progress that slow work alone prints."""
+    """The lines but those of progress, which slow work alone prints."""
     return [line for line in err.splitlines() if not re.search(r", for [\d:]+$", line)]
 
 
@@ -296,10 +298,9 @@ def test_json_is_json_everywhere(
     for result in piped.values():
         has_json = "--json " in piped[result.command, "--help"].out
         if has_json and not result.is_help and result.code != 2:
-            commands.append((result.command, [*result.words, "--json"]))
+            commands.append((result.command, [*result.arguments, "--json"]))
     assert len(commands) > 8
-    case = CASES["hostile"]
-    for printed in run_each(case, work, tmp_path, commands):
+    for printed in run_each(CASES["hostile"], work, tmp_path, commands):
         printed.is_well({0, 1})
         json.loads(printed.out)
 

@@ -21,8 +21,8 @@ def test_predict_puts_a_recipe_there_with_as_many_ranks(
     out = rn50.output(*predict, "--system", str(mine))
     assert json.loads(out)["gpus"] == 2048
     assert out == rn50(*predict, f"system={mine}").stdout
-    asked = rn50(*predict, "--system", "dgxa100", "--gpus", "4096")
-    assert json.loads(asked.stdout)["gpus"] == 4096
+    resized = rn50(*predict, "--system", "dgxa100", "--gpus", "4096")
+    assert json.loads(resized.stdout)["gpus"] == 4096
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_a_roofline_of_unknown_speed_is_refused_before_anything_is_measured(
 
 def test_a_sweep_on_another_machine_is_another_definition(root: Path) -> None:
     path = root / "config" / "sweeps" / "quick_lr.yaml"
-    here = load_sweep(path)
-    there = load_sweep(path, "dgxa100")
-    assert there.base.run.system.name == "NVIDIA DGX A100"
-    assert there.load_trial({}).run.system.name == "NVIDIA DGX A100"
-    assert there.definition() != here.definition()
+    original = load_sweep(path)
+    moved = load_sweep(path, "dgxa100")
+    assert moved.base.run.system.name == "NVIDIA DGX A100"
+    assert moved.load_trial({}).run.system.name == "NVIDIA DGX A100"
+    assert moved.definition() != original.definition()

@@ -25,25 +25,25 @@ COMMAND = re.compile(
 
 def words_of(command: str) -> list[str]:
     """The arguments of `rn50`, up to a comment, a pipe or what the reader is to add."""
-    words = []
-    for word in shlex.split(command, comments=True):
-        if word == "..." or word[0] in "|>":
+    arguments = []
+    for argument in shlex.split(command, comments=True):
+        if argument == "..." or argument[0] in "|>":
             break
-        words.append(word)
-    return words
+        arguments.append(argument)
+    return arguments
 
 
-def leaf(words: list[str]) -> Any:
+def leaf(arguments: list[str]) -> Any:
     """The command that `words` begin with, reading its own arguments."""
     command: Any = typer.main.get_command(app)
     context: Any = None
     while hasattr(command, "get_command"):
-        context = command.make_context("rn50", words[:1], parent=context)
-        named = command.get_command(context, words[0])
+        context = command.make_context("rn50", arguments[:1], parent=context)
+        named = command.get_command(context, arguments[0])
         command = named or command.get_command(context, "run")  # rn50 predict
         if named:
-            words = words[1:]
-    return command.make_context(command.name, words, parent=context)
+            arguments = arguments[1:]
+    return command.make_context(command.name, arguments, parent=context)
 
 
 def commands_of_pages() -> Iterator[Any]:
@@ -59,12 +59,12 @@ def commands_of_pages() -> Iterator[Any]:
                     yield pytest.param(words_of(command), id=f"{page.stem}: {command}")
 
 
-@pytest.mark.parametrize("words", list(commands_of_pages()))
-def test_a_command_of_a_page_is_understood(words: list[str]) -> None:
-    given = leaf(words).params
+@pytest.mark.parametrize("arguments", list(commands_of_pages()))
+def test_a_command_of_a_page_is_understood(arguments: list[str]) -> None:
+    params = leaf(arguments).params
     # which changes more than it is told
-    if given.get("config") in PRESETS and words[0] != "bench":
-        load(given["config"], given.get("overrides") or [])
+    if params.get("config") in PRESETS and arguments[0] != "bench":
+        load(params["config"], params.get("overrides") or [])
 
 
 def test_every_command_has_an_example_that_it_understands() -> None:
@@ -72,8 +72,8 @@ def test_every_command_has_an_example_that_it_understands() -> None:
         examples = re.findall(r"Example: `(?:[^`]*? )?rn50 (.*?)`", command.help, re.S)
         assert examples, name
         for example in examples:
-            words = words_of(example.replace("\n", " "))
-            assert leaf(words).command.name == command.name
+            arguments = words_of(example.replace("\n", " "))
+            assert leaf(arguments).command.name == command.name
 
 
 def spelt(node: ast.AST) -> str:
@@ -86,12 +86,12 @@ def spelt(node: ast.AST) -> str:
 
 
 def commands_of_messages() -> Iterator[str]:
-    """In backquotes, or as the words of a list. Docstrings are read too."""
+    """The commands in backquotes, or spelt as a list. Docstrings are read too."""
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text())):
-            words = map(spelt, getattr(node, "elts", []))
+            elements = map(spelt, getattr(node, "elts", []))
             texts = re.findall("`([^`]*)`", spelt(node).replace("\n", " "))
-            for command in (" ".join(words), *texts):
+            for command in (" ".join(elements), *texts):
                 if re.match("rn50 [a-z]", command):
                     yield command
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rn50.config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from rn50.config.load import load
+from tests.compliance.log_text import Record
 from tests.conftest import Rn50
+from tests.report.conftest import write_config
 
 pytestmark = pytest.mark.in_process
 
@@ -29,9 +30,7 @@ def write_log(
     clock_ms = 1_700_000_000_000
 
     def put(key: str, value: object = None, **metadata: object) -> None:
-        record = {"time_ms": clock_ms, "event_type": "POINT_IN_TIME", "key": key}
-        record |= {"value": value, "metadata": metadata}
-        lines.append(f":::MLLOG {json.dumps(record)}\n")
+        lines.append(Record(key, value, clock_ms, **metadata).text("4.0.0") + "\n")
 
     put("submission_benchmark", benchmark)
     put("init_start")
@@ -54,14 +53,14 @@ def write_log(
     return file
 
 
-def answer(rn50: Rn50, words: str) -> dict[str, Any]:
-    out = rn50.output("predict", *words.split(), "--json")
+def answer(rn50: Rn50, options: str) -> dict[str, Any]:
+    out = rn50.output("predict", *options.split(), "--json")
     return json.loads(out)
 
 
 def test_a_config_is_answered_with_where_the_time_goes(rn50: Rn50) -> None:
     out = rn50.output("predict", "abci_2048_open")
-    for word in (
+    for phrase in (
         "images/s",
         "time to train",
         "straggler",
@@ -72,7 +71,7 @@ def test_a_config_is_answered_with_where_the_time_goes(rn50: Rn50) -> None:
         "2.83e+18 FLOP",
         "chosen by the config",
     ):
-        assert word in out
+        assert phrase in out
     assert not re.search(r"\d%", out)
 
 
@@ -80,8 +79,8 @@ def test_the_epochs_of_a_config_wait_for_its_next_evaluation(rn50: Rn50) -> None
     config = "dgxh100_8 system.nodes=16 batch.per_rank=256"
     machine = "--system dgxh100 --gpus 128 --batch-per-gpu 256"
     epochs = []
-    for words in (config, machine):
-        figures = answer(rn50, words)
+    for options in (config, machine):
+        figures = answer(rn50, options)
         epochs.append(figures["epochs"])
         assert figures["epochs_needed"] == pytest.approx(57.2, abs=0.1)
     assert epochs == [59, 57]
@@ -104,14 +103,14 @@ def test_one_plot_has_all_panels(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "all.svg"
     done = rn50("predict", "dgxh100_8", "--plot", str(plot))
     assert done.stdout.splitlines()[-1] == f"{plot}: drawn"
-    for text in (
+    for label in (
         "Time to train by GPUs",
         "Where a step goes",
         "One step",
         "a group is ready",
         ">efficiency<",  # the legend names the line of the right axis
     ):
-        assert text in plot.read_text()
+        assert label in plot.read_text()
     done = rn50("predict", "dgxh100_8", "--plot", "-")
     assert done.stdout == plot.read_text()
     assert "time to train" in done.stderr
@@ -133,8 +132,8 @@ def test_calibration_from_logs_predicts_and_writes_the_machine(
     assert fit["per_image_ms"] == pytest.approx((32 - 20) / 16, rel=0.05)
     assert "no residual" in rn50.output("predict", *calibrate.split())
     answer(rn50, f"{calibrate} --out {out}")
-    again = answer(rn50, f"--system {out} --gpus 8 --batch-per-gpu 32")
-    assert again["step_time_ms"] == pytest.approx(32, rel=1e-3)
+    calibrated = answer(rn50, f"--system {out} --gpus 8 --batch-per-gpu 32")
+    assert calibrated["step_time_ms"] == pytest.approx(32, rel=1e-3)
 
 
 RUN = ("seed=1", "system.nodes=1", "batch.per_rank=16")
@@ -145,16 +144,13 @@ def write_run(
     folder: Path, *overrides: str, preset: str = "dgxa100_8", step_s: float = 0.02
 ) -> str:
     """A run's folder: its resolved config and a log of its batch."""
-    folder.mkdir()
-    run = load(preset, [*RUN, *overrides])
-    ranks = run.run.system.world_size
-    (folder / "config.yaml").write_text(run.to_yaml())
+    run = write_config(folder, *RUN, *overrides, preset=preset).run
     write_log(
         folder / "result_0.txt",
-        batch=ranks * run.run.batch.per_rank,
+        batch=run.system.world_size * run.batch.per_rank,
         step_s=step_s,
-        samples=run.run.data.train_samples,
-        eval_samples=run.run.data.eval_samples,
+        samples=run.data.train_samples,
+        eval_samples=run.data.eval_samples,
     )
     return str(folder)
 
@@ -202,13 +198,13 @@ def test_runs_of_a_machine_of_their_own_need_no_system(
     rn50.output("predict", "calibrate", run, "--out", str(out))
     assert "fp32:" in out.read_text()
     assert "name: mine" in out.read_text()
-    for words in ((run, "--precision", "fp16"), (run, half)):
-        error = rn50.error("predict", "calibrate", *words)
+    for arguments in ((run, "--precision", "fp16"), (run, half)):
+        error = rn50.error("predict", "calibrate", *arguments)
         assert "runs of one precision expected, found " in error
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("options", "expected"),
     [
         ("--gpus 8", "CONFIG (before its overrides) or --system NAME alone expected"),
         ("--system abci", "--system without CONFIG needs --gpus"),
@@ -222,15 +218,17 @@ def test_runs_of_a_machine_of_their_own_need_no_system(
     ],
 )
 def test_bad_input_is_one_clear_line(
-    rn50: Rn50, tmp_path: Path, words: str, expected: str
+    rn50: Rn50, tmp_path: Path, options: str, expected: str
 ) -> None:
     write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
-    arguments = [word.replace("FOLDER", str(tmp_path)) for word in words.split()]
+    arguments = [
+        argument.replace("FOLDER", str(tmp_path)) for argument in options.split()
+    ]
     assert expected in rn50.error("predict", *arguments)
 
 
 def test_points_that_the_model_misses_are_warned_of(rn50: Rn50, tmp_path: Path) -> None:
-    """In `--json` and on stderr; the points of DGX H100 are met."""
+    """The warning is in `--json` and on stderr; the points of DGX H100 are met."""
     file = tmp_path / "mine.yaml"
     point = "{gpus: 8, batch: 256, step_s: 0.2, source: mine}"
     file.write_text(f"base: dgxh100\nperformance: {{fp16: {{points: [{point}]}}}}\n")
@@ -240,8 +238,7 @@ def test_points_that_the_model_misses_are_warned_of(rn50: Rn50, tmp_path: Path) 
     start = "NVIDIA DGX H100 (mine.yaml): 8 x 256: 200.00 ms published, 1"
     assert missed.startswith(start)
     assert done.stderr == f"rn50: warning: {missed}\n"
-    met = answer(rn50, f"--system dgxh100 {size}")
-    assert met["warnings"] == []
+    assert answer(rn50, f"--system dgxh100 {size}")["warnings"] == []
 
 
 def test_fewer_ranks_of_a_recipe_leave_the_machine_as_fast(rn50: Rn50) -> None:

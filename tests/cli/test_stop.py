@@ -53,7 +53,7 @@ entry.main()
 
 
 def test_a_signal_during_pythons_own_end_changes_nothing() -> None:
-    """In the first functions that it calls, and behind the end of its own handlers."""
+    """It comes in the first functions that Python calls, and after the end of its own handlers."""
     command = [sys.executable, "-c", AT_THE_END, "config", "list"]
     done = finished(command)
     assert done.returncode == 0

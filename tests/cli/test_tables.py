@@ -56,7 +56,7 @@ def test_every_cell_is_whole_at_any_width(columns: list[Any], cells: int) -> Non
 
 def test_nothing_else_draws_a_table() -> None:
     """All tables of all commands have one printer; a second one would have laws of its own."""
-    others = ("rich.table", "rich.columns", "rich.panel", "tabulate")
+    table_makers = ("rich.table", "rich.columns", "rich.panel", "tabulate")
     for path in sources():
         for _, name in imports(path):
-            assert not name.startswith(others), path
+            assert not name.startswith(table_makers), path

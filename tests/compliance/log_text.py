@@ -95,13 +95,13 @@ def good_run(
     ruleset: str = "4.0.0", division: str = "closed", optimizer: str = "lars"
 ) -> Run:
     """A run that converges at epoch 35, evaluated after epochs 3, 7, ... 35."""
-    now = float(START_MS[ruleset])
+    now_ms = float(START_MS[ruleset])
     run: Run = []
 
     def add(key: str, value: Any = None, after_ms: float = 1, **metadata: Any) -> None:
-        nonlocal now
-        now += after_ms
-        run.append(Record(key, value, now, **metadata))
+        nonlocal now_ms
+        now_ms += after_ms
+        run.append(Record(key, value, now_ms, **metadata))
 
     add("submission_benchmark", "resnet")
     add("submission_org", "us")
@@ -164,14 +164,19 @@ def vary(run: Run, number: int) -> Run:
     return run
 
 
+def all_of(run: Run, key: str) -> Run:
+    """The records of a key."""
+    return [record for record in run if record.key == key]
+
+
 def find(run: Run, key: str) -> Record:
     """The first record of a key."""
-    return next(record for record in run if record.key == key)
+    return all_of(run, key)[0]
 
 
 def last(run: Run, key: str) -> Record:
     """The last record of a key."""
-    return [record for record in run if record.key == key][-1]
+    return all_of(run, key)[-1]
 
 
 def drop(*keys: str) -> Edit:
@@ -187,9 +192,8 @@ def put(key: str, value: Any) -> Edit:
     """Give all records of a key a value."""
 
     def edit(run: Run) -> None:
-        for record in run:
-            if record.key == key:
-                record.value = value
+        for record in all_of(run, key):
+            record.value = value
 
     return edit
 
@@ -198,35 +202,34 @@ def meta(key: str, name: str, value: Any) -> Edit:
     """Give all records of a key an entry of metadata; ... removes it."""
 
     def edit(run: Run) -> None:
-        for record in run:
-            if record.key == key:
-                record.metadata.pop(name, None)
-                if value is not ...:
-                    record.metadata[name] = value
+        for record in all_of(run, key):
+            record.metadata.pop(name, None)
+            if value is not ...:
+                record.metadata[name] = value
 
     return edit
 
 
-def move(key: str, before: str) -> Edit:
+def move(key: str, successor: str) -> Edit:
     """Move the first record of a key to before another; stamps stay with their places."""
 
     def edit(run: Run) -> None:
         stamps = [record.time_ms for record in run]
         record = find(run, key)
         run.remove(record)
-        run.insert(run.index(find(run, before)), record)
+        run.insert(run.index(find(run, successor)), record)
         for record, stamp in zip(run, stamps, strict=True):
             record.time_ms = stamp
 
     return edit
 
 
-def shift(key: str, by_ms: float, *, later: bool = True) -> Edit:
-    """Stamp the last record of a key, and with `later` all after it, differently."""
+def shift(key: str, by_ms: float) -> Edit:
+    """Stamp the last record of a key and all after it differently."""
 
     def edit(run: Run) -> None:
-        at = run.index(last(run, key))
-        for record in run[at:] if later else [run[at]]:
+        index = run.index(last(run, key))
+        for record in run[index:]:
             record.time_ms += by_ms
 
     return edit
@@ -245,7 +248,8 @@ def again(key: str, by_ms: float = 0, **changes: Any) -> Edit:
 
 
 def write(path: Path, run: Run, ruleset: str = "4.0.0") -> Path:
-    """Write a run as a log of a round."""
+    """Write a run as a log of a round; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(record.text(ruleset) + "\n" for record in run))
     return path
 

@@ -9,14 +9,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
-from rn50.config.load import load
 from rn50.host.errors import UserError
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
 from rn50.report.html import write_report
 from rn50.report.run_records import RunRecords, read_run_records
 from tests.compliance.log_text import good_run, write
+from tests.compliance.test_submission import package
 from tests.conftest import refused, write_json
+from tests.report.conftest import write_config
 
 pytestmark = pytest.mark.usefixtures("alarm")
 
@@ -47,7 +48,6 @@ Plant = Callable[[Path, Path], None]
 def secret(tmp_path: Path) -> Path:
     """Valid in each of the formats, so that nothing but the place refuses it."""
     path = tmp_path / "home" / "secret"
-    path.parent.mkdir()
     write_json(path, {"name": SECRET, "packages": {"x": SECRET}, "kind": "train"})
     return path
 
@@ -56,10 +56,9 @@ def secret(tmp_path: Path) -> Path:
 def folder(tmp_path: Path) -> Path:
     """A run's folder, whole."""
     path = tmp_path / "theirs"
-    path.mkdir()
     write(path / "result_0.txt", good_run())
-    (path / "config.yaml").write_text(load("smoke", ["seed=1"]).to_yaml())
-    (path / "environment.json").write_text('{"packages": {"mxnet": "1.9.1"}}')
+    write_config(path, "seed=1")
+    write_json(path / "environment.json", {"packages": {"mxnet": "1.9.1"}})
     return path
 
 
@@ -127,11 +126,11 @@ def test_each_command_ends_and_tells_nothing(
 
 
 def test_a_report_is_not_written_through_a_link(folder: Path, secret: Path) -> None:
-    before = secret.read_bytes()
+    content = secret.read_bytes()
     (folder / "report.html").symlink_to(secret)
     with refused(r"^\S+/report.html: no link out of its folder expected"):
         write_report(folder)
-    assert secret.read_bytes() == before
+    assert secret.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -192,12 +191,12 @@ def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
     """Reports draw them, and texts or lists could be of any size."""
     record = {"kind": "train", "loss": 1.5, "text": "x", "list": [1], "huge": 10**40}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    (read,) = read_metrics(tmp_path / "metrics.jsonl")
-    assert read == {"kind": "train", "loss": 1.5}
+    (numbers,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert numbers == {"kind": "train", "loss": 1.5}
 
 
 @pytest.mark.parametrize(
-    "text",
+    "content",
     [
         lines(200),
         "{}\n" * 201,
@@ -207,11 +206,11 @@ def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
     ids=["records", "empty", "torn", "names"],
 )
 def test_metrics_that_no_run_writes_are_a_note(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     """64 MB of short records would take 1.5 GB, and as many lines that are none minutes."""
     monkeypatch.setattr(metrics_read, "MOST_RECORDS", 200)
-    (folder / "metrics.jsonl").write_text(text)
+    (folder / "metrics.jsonl").write_text(content)
     read_folder = read_run_records(folder)
     assert read_folder.metrics == ()
     (note,) = read_folder.notes
@@ -221,7 +220,7 @@ def test_metrics_that_no_run_writes_are_a_note(
 
 
 def test_a_line_that_no_run_writes_is_torn(tmp_path: Path) -> None:
-    """As JSON it would take 15 times as much."""
+    """Parsed as JSON it would take 15 times as much."""
     record = json.dumps({"kind": "train", "text": "x" * 100_000})
     (tmp_path / "metrics.jsonl").write_text(f"{record}\n{lines(1)}")
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 2
@@ -242,8 +241,7 @@ def test_a_page_stays_small(folder: Path) -> None:
     """100,000 kinds of spans made a page of 21 MB."""
     spans = [{"ph": "X", "ts": n, "dur": 1, "name": f"n{n} x"} for n in range(5000)]
     write_json(folder / "timeline.json", {"traceEvents": spans})
-    page = write_report(folder).read_text()
-    assert len(page) < 500_000
+    assert len(write_report(folder).read_text()) < 500_000
 
 
 @pytest.mark.parametrize("plant", PLANTS)
@@ -252,11 +250,10 @@ def test_a_system_description_is_a_file_of_the_package(
 ) -> None:
     """One that is none is as one that is missing; what a link leads to is not held to the log."""
     write_json(secret, {"division": SECRET, "number_of_nodes": SECRET})
-    logs = tmp_path / "org/results/machine/resnet"
-    logs.mkdir(parents=True)
-    (tmp_path / "org/systems").mkdir()
-    write(logs / "result_0.txt", good_run())
-    plant(tmp_path / "org/systems/machine.json", secret)
+    logs = package(tmp_path, runs=1)
+    description = tmp_path / "us/systems/box.json"
+    description.unlink()
+    plant(description, secret)
     done = rn50(("log", "check", "--no-official"), logs)
     assert done.exit_code == 1
     assert "system description: no " in done.output

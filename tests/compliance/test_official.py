@@ -50,7 +50,7 @@ def test_a_missed_target_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "ruleset", "told"),
+    ("name", "ruleset", "reason"),
     [
         ("nowhere.txt", "4.0.0", "No such file"),
         (".", "4.0.0", ""),
@@ -58,13 +58,13 @@ def test_a_missed_target_fails(tmp_path: Path) -> None:
     ],
 )
 def test_no_verdict_on_the_log_is_a_crash(
-    tmp_path: Path, name: str, ruleset: str, told: str
+    tmp_path: Path, name: str, ruleset: str, reason: str
 ) -> None:
     (tmp_path / "log.txt").write_text("hello\n")
     verdict = check_officially(tmp_path / name, ruleset)
     assert verdict.verdict == "CRASH"
     (message,) = verdict.messages
-    assert told in message
+    assert reason in message
 
 
 def test_the_checker_reads_relative_paths_imports_nothing_there_and_leaves_no_file(

@@ -29,8 +29,8 @@ def test_records_and_pruning(official: tuple[str, Any]) -> None:
         assert sorted(point.epochs) == sorted(theirs[point.batch]["Epochs to converge"])
         assert point.mean == pytest.approx(theirs[point.batch]["RCP Mean"], abs=1e-12)
         assert point.stdev == pytest.approx(theirs[point.batch]["RCP Stdev"], abs=1e-12)
-    kept = [record["BS"] for record in tool.pruned_rcp_data.values()]
-    assert [point.batch for point in kept_points(ruleset)] == kept
+    their_batches = [record["BS"] for record in tool.pruned_rcp_data.values()]
+    assert [point.batch for point in kept_points(ruleset)] == their_batches
 
 
 @pytest.mark.slow
@@ -57,12 +57,9 @@ def test_means_and_limits_are_those_of_the_tool(official: tuple[str, Any]) -> No
     [
         (2048, [35] * 5, True, 1.0011204481792717),
         (1536, [None, 35, 35, 35, 35], True, 1.0),
-        (816, [34] * 5, True, 35 / 34),
         (816, [30] * 5, False, 35 / 30),
-        (20480, [46, 46, 50, 50, 50], True, 1.0),
         (86016, [90] * 5, False, 1.0),
         (2048, [None, None, 35, 35, 35], False, 1.0),
-        (2048, [35, 35], False, 1.0),
     ],
 )
 def test_verdicts(

@@ -34,7 +34,7 @@ def checked(path: Path, lines: Lines, ruleset: str | None = "4.0.0") -> Check:
 
 
 def replaced(old: str, new: str) -> Callable[[str], str]:
-    return lambda text: text.replace(old, new, 1)
+    return lambda log_text: log_text.replace(old, new, 1)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_what_a_lost_record_may_explain_is_marked(tmp_path: Path) -> None:
     lines = [
         line[:20] + "\n" if '"cache_clear"' in line else line for line in good_lines()
     ]
-    broken, *others = checked(tmp_path / "log.txt", lines).findings
-    assert [(f.about, f.caused_by) for f in others] == [(MISSING, broken.id)]
+    broken, *consequences = checked(tmp_path / "log.txt", lines).findings
+    assert [(f.about, f.caused_by) for f in consequences] == [(MISSING, broken.id)]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,8 @@ def test_what_is_no_text_may_hold_records(
     """A second run behind the first, where no reader finds it."""
     path = tmp_path / "log.txt"
     lines = good_lines()
-    text = "".join(lines)
-    whole = text.encode()
-    path.write_bytes(whole.removesuffix(b"\n") + end.encode() + packed(whole))
+    log_bytes = "".join(lines).encode()
+    path.write_bytes(log_bytes.removesuffix(b"\n") + end.encode() + packed(log_bytes))
     check = check_log(path, "4.0.0", official=False)
     assert check.verdict == "FAIL"
     assert check.findings[0].name == "broken-record"
@@ -121,7 +120,7 @@ def test_what_is_no_text_may_hold_records(
         replaced(":::MLL ", ":::MLL  "),
         replaced(":::MLL ", ":::MLL"),
         replaced("_", "-"),
-        lambda text: text + "+ grep :::MLL log.txt\n",
+        lambda log_text: log_text + "+ grep :::MLL log.txt\n",
     ],
 )
 def test_a_record_of_v06_in_another_form(
@@ -144,14 +143,16 @@ def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["before", "behind", "between"])
-@pytest.mark.parametrize(("ours", "other"), [("4.0.0", "0.6.0"), ("0.6.0", "4.0.0")])
+@pytest.mark.parametrize(
+    ("ours", "other_ruleset"), [("4.0.0", "0.6.0"), ("0.6.0", "4.0.0")]
+)
 def test_a_run_in_each_format(
-    tmp_path: Path, ours: str, other: str, order: str
+    tmp_path: Path, ours: str, other_ruleset: str, order: str
 ) -> None:
     """Neither hides the other, however long the one that passes is."""
-    run = good_run(other)
+    run = good_run(other_ruleset)
     last(run, "run_stop").metadata["status"] = "aborted"
-    bad = [record.text(other) + "\n" for record in run]
+    bad = [record.text(other_ruleset) + "\n" for record in run]
     good = good_lines(ours)
     lines = {
         "before": bad + good,
@@ -265,8 +266,8 @@ def test_a_hostile_value_has_no_effect(tmp_path: Path, key: str) -> None:
             controls = "\x1b]0;owned\x07\x1b[2J\n\x00\u202e"
             record.value = f"{controls}$(touch {tmp_path}/evil)"
             record.metadata = dict.fromkeys(record.metadata, record.value)
-    text = "".join(record.text("4.0.0") + "\n" for record in run)
-    judge(tmp_path, text.encode(), "4.0.0")
+    log_text = "".join(record.text("4.0.0") + "\n" for record in run)
+    judge(tmp_path, log_text.encode(), "4.0.0")
     assert [path.name for path in tmp_path.iterdir()] == ["result_0.txt"]
 
 
@@ -280,8 +281,10 @@ def test_the_official_checker_never_sees_an_unsafe_name(
     """It makes file names of these values."""
     run = good_run()
     good = find(run, key)
-    at = run.index(good)
-    run[at : at + 1] = [good] * count + [Record(key, "../../../evil", good.time_ms)]
+    index = run.index(good)
+    run[index : index + 1] = [good] * count + [
+        Record(key, "../../../evil", good.time_ms)
+    ]
     check = check_log(write(tmp_path / "log.txt", run), "4.0.0")
     assert check.verdict == "FAIL"
     assert check.official is not None
@@ -363,6 +366,8 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_records_of_the_other_format_do_not_choose_the_rules(tmp_path: Path) -> None:
-    other = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
-    check = checked(tmp_path / "log.txt", [*good_lines(), *[other] * 500], None)
+    foreign_record = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
+    check = checked(
+        tmp_path / "log.txt", [*good_lines(), *[foreign_record] * 500], None
+    )
     assert (check.verdict, check.ruleset) == ("PASS", "4.0.0")

@@ -26,6 +26,7 @@ from tests.compliance.log_text import (
     Record,
     Run,
     again,
+    all_of,
     drop,
     find,
     good_run,
@@ -56,9 +57,8 @@ def stamped(key: str, time_ms: float) -> Edit:
 
 def accuracies(change: Callable[[float], float]) -> Edit:
     def edit(run: Run) -> None:
-        for record in run:
-            if record.key == "eval_accuracy":
-                record.value = change(record.value)
+        for record in all_of(run, "eval_accuracy"):
+            record.value = change(record.value)
 
     return edit
 
@@ -66,11 +66,11 @@ def accuracies(change: Callable[[float], float]) -> Edit:
 def until_it_passes(run: Run) -> None:
     """Below the target, half a second later at it, two seconds later below it."""
     good = last(run, "eval_accuracy")
-    at = run.index(good)
-    run[at + 1 : at + 1] = [good.later(500), good.later(2000)]
-    for record in (good, run[at + 2]):
+    index = run.index(good)
+    run[index + 1 : index + 1] = [good.later(500), good.later(2000)]
+    for record in (good, run[index + 2]):
         record.value = 0.758
-    for record in run[at + 3 :]:
+    for record in run[index + 3 :]:
         record.time_ms += 2000
 
 
@@ -99,8 +99,8 @@ def renumbered(by: int) -> Edit:
 
 
 def after_the_clock(run: Run) -> None:
-    at = run.index(last(run, "eval_accuracy"))
-    run.append(run.pop(at))
+    index = run.index(last(run, "eval_accuracy"))
+    run.append(run.pop(index))
 
 
 def init_of(seconds: float) -> Edit:
@@ -140,7 +140,7 @@ def nth(
     """Change the value, stamp or metadata of one record."""
 
     def edit(run: Run) -> None:
-        record = [record for record in run if record.key == key][number]
+        record = all_of(run, key)[number]
         if value is not ...:
             record.value = value
         record.time_ms += by_ms
@@ -151,11 +151,11 @@ def nth(
 
 def at_once(run: Run) -> None:
     """The target right after run_start."""
-    at = run.index(find(run, "run_start"))
+    index = run.index(find(run, "run_start"))
     target = last(run, "eval_accuracy")
     run.remove(target)
-    target.time_ms = run[at].time_ms + 1
-    run.insert(at + 1, target)
+    target.time_ms = run[index].time_ms + 1
+    run.insert(index + 1, target)
 
 
 def a_thousand_times_faster(run: Run) -> None:
@@ -186,8 +186,8 @@ def mixed(run: Run) -> None:
 
 def hardly_trained(run: Run) -> None:
     """One block of three epochs, then evaluations alone, in a log without epochs."""
-    at = run.index(find(run, "eval_start"))
-    run[at:] = [record for record in run[at:] if record.key != "block_start"]
+    index = run.index(find(run, "eval_start"))
+    run[index:] = [record for record in run[index:] if record.key != "block_start"]
     drop("epoch_start", "epoch_stop")(run)
 
 
@@ -254,20 +254,20 @@ def is_evaluation_after(epoch: int, record: Record) -> bool:
     return of_epoch and record.key.startswith("eval")
 
 
-def evaluated_at(place: int) -> Edit:
+def evaluated_at(position: int) -> Edit:
     """The first evaluation before run_start, or after run_stop."""
 
     def edit(run: Run) -> None:
         early = [record for record in run if is_evaluation_after(3, record)]
         for record in early:
             run.remove(record)
-        at = len(run)
-        if place == 0:
-            at = run.index(find(run, "run_start"))
-        stamp_ms = run[min(at, len(run) - 1)].time_ms
+        index = len(run)
+        if position == 0:
+            index = run.index(find(run, "run_start"))
+        stamp_ms = run[min(index, len(run) - 1)].time_ms
         for number, record in enumerate(early):
             record.time_ms = stamp_ms + number
-        run[at:at] = early
+        run[index:index] = early
 
     return edit
 
@@ -277,11 +277,11 @@ def rearranged(*order: int) -> Edit:
     places. (It has three epochs and an evaluation, then its stop.)"""
 
     def edit(run: Run) -> None:
-        at = run.index(find(run, "block_start"))
-        block = run[at : at + len(order)]
+        start = run.index(find(run, "block_start"))
+        block = run[start : start + len(order)]
         stamps = [record.time_ms for record in block]
-        run[at : at + len(order)] = [block[place] for place in order]
-        for record, stamp in zip(run[at:], stamps, strict=False):
+        run[start : start + len(order)] = [block[number] for number in order]
+        for record, stamp in zip(run[start:], stamps, strict=False):
             record.time_ms = stamp
 
     return edit
@@ -319,14 +319,13 @@ def edit_of(example: str) -> Edit:
         return drop(*names)
     if " after " in example:
         late, early = names
-        return move(early, before=late)
-    shown = json.loads(names[0])
+        return move(early, successor=late)
+    described = json.loads(names[0])
 
     def edit(run: Run) -> None:
-        for record in run:
-            if record.key == shown["key"]:
-                record.value = shown.get("value", record.value)
-                record.metadata = shown.get("metadata", record.metadata)
+        for record in all_of(run, described["key"]):
+            record.value = described.get("value", record.value)
+            record.metadata = described.get("metadata", record.metadata)
 
     return edit
 
@@ -339,11 +338,13 @@ OTHERWISE = {
 """What the official checker says to an example, if not FAIL to an error and PASS to the rest."""
 EXAMPLES = tuple(
     Case(
-        each.name,
-        edit_of(each.example),
-        OTHERWISE.get(each.name, "FAIL" if each.severity == ERROR else "PASS"),
+        registered.name,
+        edit_of(registered.example),
+        OTHERWISE.get(
+            registered.name, "FAIL" if registered.severity == ERROR else "PASS"
+        ),
     )
-    for each in first_met()
+    for registered in first_met()
 )
 """The examples in the rules' docstrings."""
 CASES = (
@@ -603,7 +604,7 @@ def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> 
         edits = [rng.choice(seen_by_official), rng.choice(CASES)]
         rng.shuffle(edits)
         # the first may leave nothing to the second
-        with suppress(IndexError, StopIteration):
+        with suppress(IndexError):
             for case in edits:
                 case.edit(run)
         check = checked(tmp_path, run, ruleset)
@@ -692,11 +693,11 @@ def test_records_of_many_ranks_have_no_order(
 
     def by_ranks(run: Run) -> None:
         record = find(run, key)
-        at = run.index(record)
-        for other in run[at:]:
-            other.time_ms += 1500
+        index = run.index(record)
+        for later_record in run[index:]:
+            later_record.time_ms += 1500
         late = [record.later(-rng.randrange(worst_ms)) for _ in range(510)]
-        run[at:at] = [record, *late, record.later(-worst_ms)]
+        run[index:index] = [record, *late, record.later(-worst_ms)]
 
     if key != "epoch_start":
         severity = NOTE if worst_ms < 1000 else None
@@ -755,8 +756,8 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
     error = note._replace(severity=ERROR)
     for findings in ((error, note), (joined,)):
         assert no_milder(findings, failed) == findings
-    for other in (None, Verdict("PASS"), Verdict("NOT_RUN")):
-        assert no_milder((note,), other) == (note,)
+    for official_verdict in (None, Verdict("PASS"), Verdict("NOT_RUN")):
+        assert no_milder((note,), official_verdict) == (note,)
 
 
 # --- the register --------------------------------------------------------------------------------
@@ -773,9 +774,9 @@ def test_a_code_judges_one_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_rule_has_a_case_a_name_and_a_source() -> None:
     assert SEVERITIES.keys() == {case.rule for case in CASES} | OF_RECORDS
     assert len(SEVERITIES) == len(RULES)
-    for each in RULES:
-        assert each.description.endswith((".", ")", '"'))
-        assert each.source
+    for registered in RULES:
+        assert registered.description.endswith((".", ")", '"'))
+        assert registered.source
 
 
 def test_the_page_of_rules_is_up_to_date(root: Path) -> None:
@@ -796,6 +797,6 @@ def test_a_warning_is_not_why_a_run_passes(
 
 
 def test_rules_follow_from_rules() -> None:
-    names = {each.name for each in RULES}
-    for each in RULES:
-        assert names.issuperset(each.follows_from), each.name
+    names = {registered.name for registered in RULES}
+    for registered in RULES:
+        assert names.issuperset(registered.follows_from), registered.name

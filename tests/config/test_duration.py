@@ -6,7 +6,7 @@ from rn50.config.values import Duration
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "unit"),
+    ("written", "value", "unit"),
     [
         ("540.0 steps", 540, "steps"),
         ("2%", 2, "%"),
@@ -14,12 +14,12 @@ from rn50.config.values import Duration
         (".5 epochs", 0.5, "epochs"),
     ],
 )
-def test_reads_value_and_unit(text: str, value: float, unit: str) -> None:
-    assert Duration.parse(text) == Duration(value, unit)
+def test_reads_value_and_unit(written: str, value: float, unit: str) -> None:
+    assert Duration.parse(written) == Duration(value, unit)
 
 
 @pytest.mark.parametrize(
-    "text",
+    "written",
     [
         "",
         "-1 epochs",
@@ -30,8 +30,8 @@ def test_reads_value_and_unit(text: str, value: float, unit: str) -> None:
         "9" * 400 + " epochs",
     ],
 )
-def test_refuses_what_is_no_duration(text: str) -> None:
-    assert Duration.parse(text) is None
+def test_refuses_what_is_no_duration(written: str) -> None:
+    assert Duration.parse(written) is None
 
 
 @given(

@@ -52,8 +52,8 @@ def test_another_path_on_the_command_line_draws_nothing(
     loaded = load("quick", [f"data.path={path}"])
     assert loaded.run.data.synthetic is None
     assert counts(loaded) == IMAGENET
-    places = ["command line", "default", "default"]
-    assert origins(loaded, "path", "synthetic", "classes") == places
+    expected = ["command line", "default", "default"]
+    assert origins(loaded, "path", "synthetic", "classes") == expected
 
 
 @pytest.mark.parametrize("path", ["./datasets/quick/", "link"])
@@ -64,19 +64,18 @@ def test_the_same_folder_in_other_words_changes_nothing(
     (folder / "datasets/quick").mkdir(parents=True)
     (folder / "link").symlink_to("datasets/quick")
     data = load("quick", [f"data.path={path}"]).run.data
-    of_preset = load("quick").run.data
-    assert data == of_preset.model_copy(update={"path": path})
+    assert data == load("quick").run.data.model_copy(update={"path": path})
     assert data.synthetic is not None
 
 
 def test_a_file_that_changes_what_is_drawn_keeps_the_rest(folder: Path) -> None:
     write("low.yaml", "data: {path: one, synthetic: {classes: 7}}\n")
-    text = "base: low.yaml\ndata: {path: other, synthetic: {train_samples: 99}}\n"
-    loaded = load(write("mine.yaml", text))
+    yaml_text = "base: low.yaml\ndata: {path: other, synthetic: {train_samples: 99}}\n"
+    loaded = load(write("mine.yaml", yaml_text))
     assert counts(loaded) == (7, 99, 1000)
     assert counts(load("mine.yaml", ["data.synthetic=null"])) == IMAGENET
-    places = ["data.synthetic", "mine.yaml:2"]
-    assert origins(loaded, "train_samples", "synthetic.train_samples") == places
+    expected = ["data.synthetic", "mine.yaml:2"]
+    assert origins(loaded, "train_samples", "synthetic.train_samples") == expected
 
 
 def test_counts_below_the_layer_that_names_the_path_are_not_of_this_set(
@@ -98,9 +97,9 @@ def test_counts_come_from_the_manifest_unless_given(folder: Path) -> None:
     loaded = load("dgxa100_8", ["data.path=datasets/mine"])
     assert counts(loaded) == (20, 1000, 240)
     assert origins(loaded, "eval_samples") == ["datasets/mine/manifest.json"]
-    given = load("dgxa100_8", ["data.path=datasets/mine", "data.classes=7"])
-    assert counts(given) == (7, 1000, 240)
-    assert origins(given, "classes") == ["command line"]
+    overridden = load("dgxa100_8", ["data.path=datasets/mine", "data.classes=7"])
+    assert counts(overridden) == (7, 1000, 240)
+    assert origins(overridden, "classes") == ["command line"]
 
 
 def test_a_set_of_one_class_is_refused(folder: Path) -> None:
@@ -122,8 +121,7 @@ def test_a_manifest_that_is_needed_and_broken_is_one_error(folder: Path) -> None
     with refused(r"^set/manifest.json: "):
         load("base", ["data.path=set"])
     three = [f"data.{key}=9" for key in ("classes", "train_samples", "eval_samples")]
-    loaded = load("base", ["data.path=set", *three])
-    assert counts(loaded) == (9, 9, 9)
+    assert counts(load("base", ["data.path=set", *three])) == (9, 9, 9)
 
 
 # --- paths -------------------------------------------------------------------------------------
@@ -138,5 +136,5 @@ def test_paths_are_relative_to_the_working_folder(
     loaded = load("low/mine.yaml")
     assert loaded.run.system.results == "/home/somebody/runs"
     assert loaded.run.data.classes == 3
-    again = load(write("results/run/config.yaml", loaded.to_yaml()))
-    assert again.run == loaded.run
+    reloaded = load(write("results/run/config.yaml", loaded.to_yaml()))
+    assert reloaded.run == loaded.run

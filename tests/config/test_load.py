@@ -12,26 +12,26 @@ from tests.conftest import refused
 FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
 
-def write(name: str, text: str | bytes) -> Path:
+def write(name: str, content: str | bytes) -> Path:
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(text, str):
-        text = text.encode()
-    path.write_bytes(text)
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
     return path
 
 
-def load_text(text: str | bytes, *overrides: str) -> Loaded:
-    return load(write("x.yaml", text), overrides)
+def load_text(content: str | bytes, *overrides: str) -> Loaded:
+    return load(write("x.yaml", content), overrides)
 
 
 def values(loaded: Loaded) -> dict[str, object]:
     return {path: value for path, value, _ in loaded.leaves()}
 
 
-def errors_of(text: str | bytes, *overrides: str) -> list[str]:
+def errors_of(content: str | bytes, *overrides: str) -> list[str]:
     with pytest.raises(UserError) as caught:
-        load_text(text, *overrides)
+        load_text(content, *overrides)
     return str(caught.value).splitlines()
 
 
@@ -42,20 +42,23 @@ def errors_of(text: str | bytes, *overrides: str) -> list[str]:
 def test_the_device_chooses_how_gradients_travel_unless_a_config_does(
     preset: str, folder: Path
 ) -> None:
-    on = {name: load(preset, [f"system.device={name}"]) for name in ("cpu", "gpu")}
+    by_device = {
+        name: load(preset, [f"system.device={name}"]) for name in ("cpu", "gpu")
+    }
     for key, expected in {
         "comm.groups": {"cpu": "equal_bytes(8)", "gpu": "single"},
         "comm.cycle_ms": {"cpu": 1.0, "gpu": 0.1},
     }.items():
-        found = {device: values(loaded)[key] for device, loaded in on.items()}
-        origin = on["gpu"].origin(key)
+        chosen = {device: values(loaded)[key] for device, loaded in by_device.items()}
+        origin = by_device["gpu"].origin(key)
         if origin.line is None:
-            assert found == expected
+            assert chosen == expected
             assert origin.source == "system.device"
         else:
-            assert found["cpu"] == found["gpu"]
-    again = load_text(on["cpu"].to_yaml(), "system.device=gpu")
-    assert again.run.comm == on["cpu"].run.comm  # a recorded config has all its values
+            assert chosen["cpu"] == chosen["gpu"]
+    reloaded = load_text(by_device["cpu"].to_yaml(), "system.device=gpu")
+    # a recorded config has all its values
+    assert reloaded.run.comm == by_device["cpu"].run.comm
 
 
 def test_a_section_that_is_a_value_is_refused_on_gpus_too(folder: Path) -> None:
@@ -78,8 +81,8 @@ def test_a_plan_has_its_layout_whatever_is_given() -> None:
 def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> None:
     """Over those of the file; the last of two counts."""
     section = "optimizer={variant: sgd, momentum: 0.5}"
-    text = "optimizer: {base_lr: 2.0, momentum: 0.1}\n"
-    loaded = load_text(text, "optimizer.momentum=0.4", section)
+    yaml_text = "optimizer: {base_lr: 2.0, momentum: 0.1}\n"
+    loaded = load_text(yaml_text, "optimizer.momentum=0.4", section)
     assert loaded.run.optimizer.variant == "sgd"
     assert loaded.run.optimizer.momentum == 0.5
     assert loaded.run.optimizer.base_lr == 2.0
@@ -113,9 +116,9 @@ def test_variables_of_a_path_have_their_values(
     )
 
 
-@pytest.mark.parametrize("word", ["off", "null"])
-def test_the_check_for_learning_can_be_off(folder: Path, word: str) -> None:
-    loaded = load_text("{}", f"limits.min_accuracy_by={word}")
+@pytest.mark.parametrize("written", ["off", "null"])
+def test_the_check_for_learning_can_be_off(folder: Path, written: str) -> None:
+    loaded = load_text("{}", f"limits.min_accuracy_by={written}")
     assert loaded.to_dict()["limits"]["min_accuracy_by"] is None
     plan = build_plan(loaded.run)
     assert plan.min_accuracy_by_steps > plan.total_steps
@@ -126,8 +129,11 @@ def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
         "deep/parent.yaml",
         "# a comment\n\nname: p\noptimizer:\n  base_lr: 1.0\n  eta: 0.5\n",
     )
-    text = "base: deep/parent.yaml\noptimizer: {base_lr: 2.0}\ndata:\n  area:\n    - 0.1\n    - 1\n"
-    loaded = load_text(text, "seed=7")
+    yaml_text = (
+        "base: deep/parent.yaml\noptimizer: {base_lr: 2.0}\n"
+        "data:\n  area:\n    - 0.1\n    - 1\n"
+    )
+    loaded = load_text(yaml_text, "seed=7")
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     assert origins["name"] == "deep/parent.yaml:3"
     assert origins["optimizer.eta"] == "deep/parent.yaml:6"
@@ -156,7 +162,7 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("yaml_text", "problem"),
     [
         ("base: none.yaml\n", "x.yaml:1: base: .* expected, found 'none.yaml'"),
         ("base: 3\n", "x.yaml:1: base: a YAML file or a name expected, found 3"),
@@ -171,16 +177,16 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
     ],
 )
 def test_a_bad_base_is_one_error_with_its_place(
-    folder: Path, text: str, problem: str
+    folder: Path, yaml_text: str, problem: str
 ) -> None:
     write("a.yaml", "system: {base: b.yaml}\n")
     write("b.yaml", "base: a.yaml\n")
     with refused(problem):
-        load_text(text)
+        load_text(yaml_text)
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "found"),
+    ("yaml_text", "location", "reason"),
     [
         ("batch: {per_rank: 2.0}", "1: batch.per_rank", "2.0"),
         ("optimizer: {base_lr: 1e999}", "1: optimizer.base_lr", "inf"),
@@ -221,16 +227,16 @@ def test_a_bad_base_is_one_error_with_its_place(
     ],
 )
 def test_a_bad_value_is_named_with_its_place(
-    folder: Path, text: str, place: str, found: str
+    folder: Path, yaml_text: str, location: str, reason: str
 ) -> None:
-    lines = errors_of(text)
-    (line,) = (line for line in lines if line.startswith(f"x.yaml:{place}"))
-    assert found in line
+    lines = errors_of(yaml_text)
+    (line,) = (line for line in lines if line.startswith(f"x.yaml:{location}"))
+    assert reason in line
 
 
 def test_all_errors_come_at_once_each_with_its_own_place(folder: Path) -> None:
     write("parent.yaml", "\nbatch: {per_rank: 0}\n")
-    text = """\
+    yaml_text = """\
 base: parent.yaml
 modle: {}
 optimizer:
@@ -240,7 +246,7 @@ eval:
   target: 1.5
 schedule: {warmup: 5}
 """
-    assert errors_of(text, "log.org=3") == [
+    assert errors_of(yaml_text, "log.org=3") == [
         "command line: log.org: expected printable text on one line, found 3",
         "parent.yaml:2: batch.per_rank: expected greater than or equal to 1, found 0",
         "x.yaml:2: modle: unknown key; did you mean model?",
@@ -254,7 +260,7 @@ schedule: {warmup: 5}
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("content", "problem"),
     [
         ("\0", "x.yaml: not valid YAML: "),
         ("", "x.yaml: settings expected, found none"),  # as a crash may leave it
@@ -282,22 +288,22 @@ schedule: {warmup: 5}
     ],
 )
 def test_a_file_that_is_no_config_is_one_clear_error(
-    folder: Path, text: str | bytes, problem: str
+    folder: Path, content: str | bytes, problem: str
 ) -> None:
     with refused(problem):
-        load_text(text)
+        load_text(content)
 
 
 @pytest.mark.parametrize(
-    "text",
+    "yaml_text",
     [
         "name: !!python/object/apply:os.system ['touch pwned']\n",
         "!!python/object:os.system\nname: a\n",
         "seed: 2020-01-01\n",
     ],
 )
-def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None:
-    (line,) = errors_of(text)
+def test_tags_are_refused_and_construct_nothing(folder: Path, yaml_text: str) -> None:
+    (line,) = errors_of(yaml_text)
     assert re.search("not valid YAML: .* tag|: expected .* found", line)
     assert [path.name for path in folder.iterdir()] == ["x.yaml"]
 
@@ -306,7 +312,7 @@ def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "value"),
+    ("yaml_text", "key", "value"),
     [
         ("optimizer: {weight_decay: 1e-4}", "optimizer.weight_decay", 1e-4),
         ("optimizer: {base_lr: 1}", "optimizer.base_lr", 1.0),
@@ -317,8 +323,8 @@ def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None
     ],
 )
 def test_scalars_are_read_as_yaml_1_2(
-    folder: Path, text: str, key: str, value: object
+    folder: Path, yaml_text: str, key: str, value: object
 ) -> None:
-    scalar = values(load_text(text))[key]
+    scalar = values(load_text(yaml_text))[key]
     assert scalar == value
     assert type(scalar) is type(value)

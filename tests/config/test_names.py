@@ -20,7 +20,7 @@ def layout_of(loaded: Loaded) -> tuple[int, int]:
 
 
 def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> None:
-    """As on the command line."""
+    """The command line has the same rule."""
     write("there/quick", "name: mine\n")
     write("there/x.yaml", "base: quick\n")
     loaded = load("there/x.yaml")
@@ -47,8 +47,8 @@ def test_a_machine_by_name_is_the_command_lines(
     loaded = load_text(f"base: quick\n{system}\n")
     assert loaded.run == load("quick", [f"system={name}"]).run
     assert loaded.run.system.name == "NVIDIA DGX A100"
-    place = str(loaded.origins["system.name"])
-    assert re.fullmatch(rf".*config/system/{name}\.yaml:\d+", place)
+    origin = str(loaded.origins["system.name"])
+    assert re.fullmatch(rf".*config/system/{name}\.yaml:\d+", origin)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_what_a_machine_says_is_shown_with_its_line(folder: Path) -> None:
     loaded = load(
         "smoke", ["system=local", "system.performance.launch_s=0.001", jitter]
     )
-    shown = {path: str(origin) for path, _, origin in loaded.leaves()}
-    assert shown["system.performance.jitter"] == "command line"
-    assert "local.yaml:" in shown["system.nodes"]
+    origins = {path: str(origin) for path, _, origin in loaded.leaves()}
+    assert origins["system.performance.jitter"] == "command line"
+    assert "local.yaml:" in origins["system.nodes"]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_nodes_or_ranks_that_are_said_are_not_laid_out(
 def test_nothing_of_the_machine_below_is_left_but_where_results_go(
     folder: Path,
 ) -> None:
-    places = "system: {results: /scratch/runs, interconnect: ours}"
-    write("low.yaml", f"base: abci_2048_open\n{places}\n")
+    system_yaml = "system: {results: /scratch/runs, interconnect: ours}"
+    write("low.yaml", f"base: abci_2048_open\n{system_yaml}\n")
     system = load_text("base: low.yaml\nsystem: {base: dgxa100, nodes: 4}\n").run.system
     overrides = ["system.nodes=4", "system.results=/scratch/runs"]
     assert system == load("dgxa100_8", overrides).run.system
@@ -123,7 +123,7 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(
 
 
 @pytest.mark.parametrize(
-    ("text", "overrides", "problem"),
+    ("yaml_text", "overrides", "problem"),
     [
         ("system: sumit", [], 'x.yaml:1: system: .*"summit"'),
         ("name: x\nsystem: {base: sumit}", [], 'x.yaml:2: system.base: .*"summit"'),
@@ -133,10 +133,10 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(
     ],
 )
 def test_a_machine_that_does_not_exist(
-    folder: Path, text: str, overrides: list[str], problem: str
+    folder: Path, yaml_text: str, overrides: list[str], problem: str
 ) -> None:
     with refused(f"^{problem}"):
-        load_text(text, *overrides)
+        load_text(yaml_text, *overrides)
 
 
 def test_a_machine_without_ranks_is_refused(folder: Path) -> None:

@@ -119,8 +119,7 @@ def walk(run: Run) -> list[Walked]:
     changes = {change.after_epoch: change for change in run.batch.changes}
     walked: list[Walked] = []
     images = 0
-    epochs = int(run.schedule.length.value)
-    for epoch in range(1, epochs + 1):
+    for epoch in range(1, int(run.schedule.length.value) + 1):
         if change := changes.get(epoch - 1):
             batch = (change.per_rank, change.active_ranks or ranks)
         size = math.prod(batch)
@@ -146,8 +145,8 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
 
     def batch() -> dict[str, Any]:
         active = draw(st.none() | st.integers(1, ranks))
-        most = samples // (active or ranks)
-        per_rank = draw(st.integers(1, most))
+        largest = samples // (active or ranks)
+        per_rank = draw(st.integers(1, largest))
         return {"per_rank": per_rank, "active_ranks": active}
 
     epochs = st.lists(st.integers(1, 7), unique=True, min_size=min_changes, max_size=4)
@@ -218,7 +217,7 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
 
 
 @pytest.mark.parametrize(
-    ("override", "found"),
+    ("override", "found_settings"),
     [
         ("data.last_batch=mix", "mix, 2 of 2 and None"),
         ("batch.active_ranks=1", "pad, 1 of 2 and None"),
@@ -226,12 +225,12 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
     ],
 )
 def test_what_parts_of_a_set_do_not_go_with_is_refused(
-    override: str, found: str
+    override: str, found_settings: str
 ) -> None:
     fits = ["data.shards=node", "data.last_batch=pad", CHANGE.format(8, "null")]
     nodes = ("system.nodes=2", "system.ranks_per_node=1")
     assert plan_of("quick", *nodes, *fits).parts == 2
-    with refused(f"^data.shards: node needs data.last_batch: .* {found}$"):
+    with refused(f"^data.shards: node needs data.last_batch: .* {found_settings}$"):
         plan_of("quick", *fits, override)
 
 
@@ -240,6 +239,5 @@ def test_the_same_global_batch_on_any_number_of_ranks(batch: int, ranks: int) ->
     per_rank, active = spread(batch, ranks)
     assert per_rank * active == batch
     assert active <= ranks
-    more = range(active + 1, min(ranks, batch) + 1)
-    for count in more:
+    for count in range(active + 1, min(ranks, batch) + 1):
         assert batch % count != 0

@@ -13,28 +13,28 @@ SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))
 def test_a_preset_can_be_planned_and_reads_back_the_same(
     tmp_path: Path, name: str
 ) -> None:
-    """With the counts of ImageNet, or those of the set that it draws."""
+    """Its counts are ImageNet's, or those of the set that it draws."""
     loaded = load(name, ["seed=3", "schedule.warmup=7 steps", "log.org=' #: on'"])
     data = loaded.run.data
     assert loaded.run.name == name
     assert build_plan(loaded.run).total_steps > 0
     images = (1_281_167, 50_000, 1000)
-    if drawn := data.synthetic:
-        images = (drawn.train_samples, drawn.eval_samples, drawn.classes)
+    if synthetic := data.synthetic:
+        images = (synthetic.train_samples, synthetic.eval_samples, synthetic.classes)
     assert (data.train_samples, data.eval_samples, data.classes) == images
     (tmp_path / "saved.yaml").write_text(loaded.to_yaml())
-    again = load(tmp_path / "saved.yaml")
-    assert again.run == loaded.run
-    assert again.sha256 == loaded.sha256
+    reloaded = load(tmp_path / "saved.yaml")
+    assert reloaded.run == loaded.run
+    assert reloaded.sha256 == loaded.sha256
 
 
 @pytest.mark.parametrize("path", SYSTEMS, ids=lambda path: path.stem)
 def test_a_machine_reads_back_the_same(path: Path, tmp_path: Path) -> None:
     """Also without what its file leaves at the default."""
     system = load_system(str(path))
-    again = tmp_path / "again.yaml"
-    again.write_text(system_yaml(system))
-    assert load_system(str(again)) == system
+    saved = tmp_path / "again.yaml"
+    saved.write_text(system_yaml(system))
+    assert load_system(str(saved)) == system
 
 
 @pytest.mark.parametrize(

@@ -145,4 +145,4 @@ def test_only_sonys_presets_augment_further_with_nnabla_examples_values() -> Non
 )
 def test_sonys_workers(name: str, workers: list[tuple[int, int]]) -> None:
     segments = build_plan(load(name).run).segments
-    assert [(each.per_rank, each.active_ranks) for each in segments] == workers
+    assert [(segment.per_rank, segment.active_ranks) for segment in segments] == workers

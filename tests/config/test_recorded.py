@@ -91,8 +91,8 @@ def test_places_outside_need_the_command_line(
         assert load(config)  # to look at
     outside = f"{tmp_path}/set"
     config = recorded(run, data=outside)
-    place = "run/config.yaml:2: data.path"
-    with refused(f"^{place}: {outside} lies .*, add data.path={outside}$"):
+    location = "run/config.yaml:2: data.path"
+    with refused(f"^{location}: {outside} lies .*, add data.path={outside}$"):
         load_recorded(config, (), RESUME)
 
 
@@ -100,14 +100,14 @@ def test_places_outside_need_the_command_line(
 def test_results_that_hold_the_run_are_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str
 ) -> None:
-    """As on a scratch disk, beside which the user works."""
+    """The results lie on a scratch disk, beside which the user works."""
     scratch = tmp_path / "scratch"
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")
     config = recorded(scratch / run, f"results: {scratch}")
     assert load_recorded(config, (), RUN).run.system.results == str(scratch)
-    for other in (tmp_path, scratch / "mine", "/"):
-        config = recorded(scratch / run, f"results: {other}")
+    for outside in (tmp_path, scratch / "mine", "/"):
+        config = recorded(scratch / run, f"results: {outside}")
         with refused("system.results: .* lies outside"):
             load_recorded(config, (), RUN)
 
@@ -118,9 +118,9 @@ def test_results_that_hold_the_run_are_its_own(
 def test_a_recorded_config_has_no_base(tmp_path: Path, base: str) -> None:
     config = recorded(tmp_path / "run")
     config.write_text(base)
-    for read in (load, load_recorded):
+    for loader in (load, load_recorded):
         with refused(r"yaml:1: (system\.)?\w+: none in a recorded config"):
-            read(config)
+            loader(config)
 
 
 def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
     config = recorded(run, f"results: {run.parent.parent}")
     loaded = load_named(str(config), ["name=trial_0003", results], RUN)
     assert loaded.run.system.results == str(run.parent.parent)  # as asked for
-    text = config.read_text().replace("name: smoke", "name: trial_0003")
-    config.write_text(text)
+    renamed = config.read_text().replace("name: smoke", "name: trial_0003")
+    config.write_text(renamed)
     loaded = load_named(str(config), [], ("data.path",))
     assert loaded.run.system.results == str(tmp_path / "results")
     assert loaded.run.name == "study_trial_0003"

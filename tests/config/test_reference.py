@@ -28,7 +28,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "first", "count"),
+    ("query", "first", "count"),
     [
         ("base_lr", "optimizer.base_lr", 1),
         ("optimizer", "optimizer", 8),
@@ -38,9 +38,9 @@ def test_the_page_is_up_to_date() -> None:
     ],
 )
 def test_a_key_is_found_by_path_name_or_section(
-    word: str, first: str, count: int
+    query: str, first: str, count: int
 ) -> None:
-    keys = find_keys(word)
+    keys = find_keys(query)
     assert keys[0].path == first
     assert len(keys) == count
 
@@ -54,14 +54,14 @@ def test_a_key_that_does_not_exist() -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     run = CliRunner()
-    shown = run.invoke(app, ["config", "explain", "eval.target"])
-    assert shown.exit_code == 0
-    assert "0.759" in shown.stdout
+    explained = run.invoke(app, ["config", "explain", "eval.target"])
+    assert explained.exit_code == 0
+    assert "0.759" in explained.stdout
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- keys: begin -->\nwas here\n<!-- keys: end -->\nb\n")
     written = run.invoke(app, ["config", "explain", "--write", str(page)])
     assert written.exit_code == 0
-    before, *table, after = page.read_text().splitlines()
-    assert (before, after) == ("a", "b")
+    head, *table, after = page.read_text().splitlines()
+    assert (head, after) == ("a", "b")
     assert "was here" not in table
     assert any("| `base_lr` |" in row for row in table)

@@ -36,7 +36,7 @@ def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_a_file_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a crash of the machine it is the old or the new one, not one of 0 bytes."""
+    """A crash of the machine leaves the old or the new one, not one of 0 bytes."""
     path = tmp_path / "config.yaml"
     synced = []
 
@@ -46,9 +46,9 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
 
     monkeypatch.setattr(os, "fsync", sync)
     write_file(path, "name: smoke\n")
-    (partial, before), folder = synced
+    (partial, existed), folder = synced
     assert partial.startswith(".config.yaml.partial-")
-    assert not before
+    assert not existed
     assert folder == (tmp_path.name, True)
 
 

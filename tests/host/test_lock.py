@@ -124,9 +124,9 @@ def test_processes_that_wait_for_a_dead_one_hold_it_one_after_the_other(
 def test_the_slower_of_two_that_wait_leaves_the_lock_of_the_faster(path: Path) -> None:
     dead = lock._look(left(path))
     with hold(path):
-        before = path.read_text()
+        content = path.read_text()
         lock._remove(path, path.parent, dead, 0.0)
-        assert path.read_text() == before
+        assert path.read_text() == content
     assert not list(path.parent.iterdir())
 
 
@@ -138,20 +138,20 @@ def test_neither_process_numbers_nor_names_nor_clocks_of_hosts_count(
         unshare = ("unshare", "--pid", "--fork", "--mount-proc")
         if finished([*unshare, "true"]).returncode:
             pytest.skip("unshare: only root may here")
-        is_alive, told = look_at(path, *unshare)
+        is_alive, answer = look_at(path, *unshare)
     elif within == "a copy":
         copy = Path(shutil.copytree(path.parent, path.parent.with_name("copy")))
         assert look_at(copy / "lock")[1] == "free"
-        is_alive, told = look_at(path)
+        is_alive, answer = look_at(path)
     else:
-        now = time.time
-        monkeypatch.setattr(time, "time", lambda: now() + 600)
+        real_time = time.time
+        monkeypatch.setattr(time, "time", lambda: real_time() + 600)
         is_alive = str(path in held([path]))
         with pytest.raises(FolderInUse) as caught, hold(path):
             pytest.fail("held twice")
-        told = str(caught.value)
+        answer = str(caught.value)
     assert is_alive == "True"
-    assert told.startswith(in_use(path, holder))
+    assert answer.startswith(in_use(path, holder))
 
 
 @pytest.mark.parametrize("content", ["", "\n" * 5000])
@@ -179,15 +179,15 @@ def test_a_place_that_takes_no_file_is_watched(
 ) -> None:
     """Another user's folder, a file system that has turned read-only, a sticky folder."""
     refused = refusing(path.parent, write="EROFS", unlink="EROFS")
-    is_alive, told = look_at(path, **refused)
+    is_alive, answer = look_at(path, **refused)
     assert is_alive == "True"
-    assert told.startswith(in_use(path, holder))
+    assert answer.startswith(in_use(path, holder))
     holder.kill()
     holder.wait()
     for environment in (refused, refusing(path.parent, unlink="EPERM")):
         cause = os.strerror(30 if environment is refused else 1)
-        is_alive, told = look_at(path, **environment)
-        assert told == f"{path}: cannot lock: {cause}"
+        is_alive, answer = look_at(path, **environment)
+        assert answer == f"{path}: cannot lock: {cause}"
         if environment is refused:
             assert is_alive == "False"
 

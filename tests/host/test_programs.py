@@ -48,12 +48,12 @@ ELSEWHERE = re.compile(
 
 def nodes_of(path: Path) -> Iterator[ast.AST]:
     """All but what is for type checkers alone."""
-    left: list[ast.AST] = [ast.parse(path.read_text())]
-    while left:
-        node = left.pop()
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
         if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
             yield node
-            left += ast.iter_child_nodes(node)
+            pending += ast.iter_child_nodes(node)
 
 
 def test_no_program_is_started_elsewhere() -> None:
@@ -71,26 +71,26 @@ def test_no_program_is_started_elsewhere() -> None:
 @cache
 def callers() -> dict[str, bool]:
     """`room.module.function` of each that starts a program, and whether it waits for its end."""
-    found = {}
+    waits = {}
     for path in set(sources()) - {DOOR}:
         names: dict[str, str] = {}
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         functions = []
         for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module == "host.programs":
-                names |= {each.name: f"programs.{each.name}" for each in node.names}
+                names |= {alias.name: f"programs.{alias.name}" for alias in node.names}
             elif isinstance(node, ast.FunctionDef):
                 functions.append(node)
         for function in functions:
-            parameters = {each.arg for each in function.args.args}
+            parameters = {argument.arg for argument in function.args.args}
             for node in ast.walk(function):
                 if isinstance(node, ast.Call):
                     called = ast.unparse(node.func)
                     if called not in parameters:
                         called = names.get(called, called)
                     if called in ("programs.ask", "programs.call", "programs.start"):
-                        found[f"{module}.{function.name}"] = called != "programs.start"
-    return found
+                        waits[f"{module}.{function.name}"] = called != "programs.start"
+    return waits
 
 
 def queue(folder: Path, step: Callable[[submit.SubmissionPlan], str]) -> str:

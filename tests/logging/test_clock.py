@@ -15,8 +15,8 @@ HOUR_S = 3600.0
 
 def set_wall_clock(monkeypatch: pytest.MonkeyPatch, by_s: float) -> None:
     """The wall clock of this process jumps."""
-    before = time.time
-    monkeypatch.setattr(time, "time", lambda: before() + by_s)
+    real_time = time.time
+    monkeypatch.setattr(time, "time", lambda: real_time() + by_s)
 
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S, 0.5])
@@ -30,10 +30,10 @@ def test_a_jump_of_the_wall_clock_is_seen_once_and_moves_no_stamp(
     assert 0 <= clock.unix_s - before_s < 60
     assert clock.look() == pytest.approx(by_s, abs=0.05)
     assert clock.look() is None
-    told = clock.comparison()
-    (jump,) = told.jumps
+    comparison = clock.comparison()
+    (jump,) = comparison.jumps
     assert jump.by_s == pytest.approx(by_s, abs=0.05)
-    assert told.wall_minus_monotonic_s == pytest.approx(by_s, abs=0.05)
+    assert comparison.wall_minus_monotonic_s == pytest.approx(by_s, abs=0.05)
 
 
 def test_a_run_that_goes_on_does_not_run_back() -> None:

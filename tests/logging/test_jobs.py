@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders
 from rn50.logging.records import Result
 from rn50.logging.run_folder import JobFolder
@@ -18,8 +17,9 @@ from rn50.report.html import write_report
 from rn50.report.run_records import read_run_records, read_subjects
 from tests.cli.test_check import invoke
 from tests.compliance.log_text import good_run, last, put, vary, write
-from tests.compliance.test_submission import SYSTEM
-from tests.conftest import write_json
+from tests.compliance.test_submission import SYSTEM, package
+from tests.conftest import write_json, write_metrics
+from tests.report.conftest import write_config
 
 TARGET = 0.4
 
@@ -31,28 +31,20 @@ def job(tmp_path: Path) -> Path:
 
 
 def make_job(folder: Path, runs: int) -> Path:
+    """The folder of a job and of its runs."""
     overrides = ["division=open", f"eval.target={TARGET}", "ruleset=3.1"]
-    logs = folder / "results/local_n1/resnet"
-    logs.mkdir(parents=True)
-    (folder / "systems").mkdir()
     write_json(folder / "systems/local_n1.json", SYSTEM)
-    (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
-    (folder / "job.sh").write_text("#!/usr/bin/env bash\n")
+    write_config(folder, *overrides)
+    (folder / "job.sh").touch()
     for number in range(runs):
         run = folder / f"run_{number}"
-        run.mkdir()
         log = vary(good_run(division="open"), number)
-        put("seed", number)(log)
+        put("eval_accuracy", 0.2)(log)
         last(log, "eval_accuracy").value = round(0.45 + number / 100, 2)
-        for record in log:
-            if record.key == "eval_accuracy" and record.metadata["epoch_num"] < 35:
-                record.value = 0.2
         write(run / "result_0.txt", log)
-        (run / "config.yaml").write_text(
-            load("smoke", [*overrides, f"seed={number}"]).to_yaml()
-        )
+        write(folder / f"results/local_n1/resnet/result_{number}.txt", log)
+        write_config(run, *overrides, f"seed={number}")
         write_json(run / "result.json", {"status": "success", "ranks": 2})
-        shutil.copy(run / "result_0.txt", logs / f"result_{number}.txt")
     return folder
 
 
@@ -75,31 +67,21 @@ def test_where_things_lie(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log_folders(job) == runs
 
 
-def test_score(job: Path) -> None:
+def test_every_command_takes_it(job: Path) -> None:
+    """The target is that of the config: against 0.759, none of the five would have reached it."""
     score = printed("score", job)
     assert score["path"] == str(job / "results/local_n1/resnet")
     assert score["ruleset"] == "4.0.0"  # of the dates in the log, not of the config
     assert [run["converged"] for run in score["runs"]] == [True] * 5
-
-
-def test_show(job: Path) -> None:
     runs = printed("show", job)
     accuracies = [run["eval_accuracy"] for run in runs]
     assert accuracies == [0.45, 0.46, 0.47, 0.48, 0.49]
     assert {run["target"] for run in runs} == {TARGET}
-
-
-@pytest.mark.slow
-def test_report(job: Path) -> None:
-    """Against 0.759, none of the five would have reached its target."""
     path = write_report(job)
     assert path == job / "report.html"
     page = path.read_text()
     assert "5 of 5 runs reached the target" in page
     assert f"rn50 launch {job}/run_0/config.yaml" in page
-
-
-def test_a_bare_log_has_the_target_of_the_config_beside_it(job: Path) -> None:
     for log in (
         job / "run_2/result_0.txt",
         job / "results/local_n1/resnet/result_2.txt",
@@ -115,9 +97,9 @@ def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
     assert subject.folder is not None
     assert subject.folder.result == Result("success", ranks=2)
     assert "Reached 0.45 top-1" in write_report(job).read_text()
-    *_, whole = printed("check", job, "--no-official")
-    assert whole["verdict"] != "FAIL"
-    severities = {f["name"]: f["severity"] for f in whole["findings"]}
+    *_, folder_check = printed("check", job, "--no-official")
+    assert folder_check["verdict"] != "FAIL"
+    severities = {f["name"]: f["severity"] for f in folder_check["findings"]}
     assert severities["five-runs"] == "note"
 
 
@@ -140,15 +122,12 @@ def test_compare_takes_a_job_once(tmp_path: Path) -> None:
 
 
 def test_a_submission_of_others_is_no_job(tmp_path: Path) -> None:
-    """ORG/results/SYSTEM/resnet without a config: the benchmark's target."""
-    logs = tmp_path / "ORG/results/SYSTEM/resnet"
-    logs.mkdir(parents=True)
-    for number in range(5):
-        write(logs / f"result_{number}.txt", good_run())
+    """ORG/results/box/resnet without a config: the benchmark's target."""
+    package(tmp_path, org="ORG")
     (subject,) = read_subjects(tmp_path / "ORG")
     assert subject.folder.config is None
     assert subject.runs[0].target == 0.759
-    assert name_of(subject) == "ORG/SYSTEM"
+    assert name_of(subject) == "ORG/box"
 
 
 def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
@@ -157,9 +136,7 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     for number in range(2):
         run = study / f"trials/trial_{number}/20261122T105236Z"
         shutil.copytree(job / f"run_{number}", run)
-        (run / "metrics.jsonl").write_text(
-            '{"kind": "train", "step": 1, "loss": 2.0}\n'
-        )
+        write_metrics(run, [{"kind": "train", "step": 1, "loss": 2.0}])
     assert read_run_records(run / "nothing").notes == ()
     (run / "attempt_1").mkdir()  # as resuming a run leaves it
     shutil.copy(run / "metrics.jsonl", run / "attempt_1")

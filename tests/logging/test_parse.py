@@ -25,7 +25,7 @@ def read(folder: Path, content: bytes | str) -> Log:
 
 
 @pytest.mark.parametrize(
-    "before",
+    "prefix",
     [
         b"",
         b"[1,0]<stdout>:",
@@ -36,10 +36,10 @@ def read(folder: Path, content: bytes | str) -> Log:
 )
 @pytest.mark.parametrize("after", [b"\n", b"\r\n", b"  \n", b"\rprogress 3 %\r\n"])
 def test_text_around_a_record_does_not_matter(
-    tmp_path: Path, before: bytes, after: bytes
+    tmp_path: Path, prefix: bytes, after: bytes
 ) -> None:
     log = read(
-        tmp_path, b"\xef\xbb\xbfhello\n" + (before + record().encode() + after) * 2
+        tmp_path, b"\xef\xbb\xbfhello\n" + (prefix + record().encode() + after) * 2
     )
     assert [(e.line, e.key, e.value) for e in log.events] == [
         (2, "seed", 1),
@@ -70,7 +70,7 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "fault", "key", "lost"),
+    ("broken", "fault", "key", "lost"),
     [
         (record("opt_name")[:-9], "truncated", "opt_name", True),
         (record("opt_name", '{"a": 1, "a": 1}')[:-9], "truncated", "opt_name", True),
@@ -93,11 +93,10 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_whole_is_a_problem(
-    tmp_path: Path, text: str, fault: str, key: str | None, lost: bool
+    tmp_path: Path, broken: str, fault: str, key: str | None, lost: bool
 ) -> None:
-    log = read(tmp_path, record("first") + "\n" + text)
-    problem = log.problems[0]
-    assert problem._replace(message="") == (2, fault, key, "", lost)
+    log = read(tmp_path, record("first") + "\n" + broken)
+    assert log.problems[0]._replace(message="") == (2, fault, key, "", lost)
     assert [event.value for event in log.all("first")] == [1]
 
 
@@ -107,7 +106,7 @@ def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b"", "empty file (0 bytes)"),
         (b"hello\nworld\n", "found none in 2 lines"),
@@ -118,10 +117,10 @@ def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> 
         (b":::MLLOG {\n", "line 1"),
     ],
 )
-def test_what_is_no_log_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+def test_what_is_no_log_is_named(tmp_path: Path, content: bytes, phrase: str) -> None:
     with pytest.raises(CannotRead, match=r"log\.txt: ") as error:
         read(tmp_path, content)
-    assert words in error.value.reason
+    assert phrase in error.value.reason
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "/nowhere", "/", "a\0b"])
@@ -158,13 +157,13 @@ def test_of_keys_that_are_not_asked_for_none_is_kept(tmp_path: Path) -> None:
 def test_the_lines_of_a_large_log_have_their_numbers(tmp_path: Path) -> None:
     """It is read in parts of a MB."""
     flood = [record("loss", '{"a": 0.5}') + "\n"] * 20_000
-    odd = (
+    odd_lines = (
         record("run_st\u043ep"),
         record("loss", "1,"),
         record("seed", "7"),
         record("loss") * 2,
     )
-    for number, line in enumerate(odd):
+    for number, line in enumerate(odd_lines):
         flood[15_000 + number] = line + "\n"
     path = tmp_path / "log.txt"
     path.write_text("".join(flood))

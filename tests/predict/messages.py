@@ -55,14 +55,14 @@ def _half_ring(
     members: Ranks, n_bytes: float, *, reduce: bool, segments: int = 1
 ) -> Rounds:
     """Reduce-scatter or allgather of `n_bytes` in each row of `members`: chunks to the next."""
-    places = members.shape[1]
-    if places > 1:
+    size = members.shape[1]
+    if size > 1:
         yield Round(
             src=members.ravel(),
             dst=np.roll(members, -1, axis=1).ravel(),
-            n_bytes=n_bytes / places / segments,
+            n_bytes=n_bytes / size / segments,
             reduce=reduce,
-            repeat=(places - 1) * segments,
+            repeat=(size - 1) * segments,
         )
 
 
@@ -113,10 +113,10 @@ def _halving_doubling(ranks: Ranks, n_bytes: float) -> Rounds:
 
 def _partners(active: Ranks) -> Iterator[Ranks]:
     """Neighbours, those two away, four away, ..."""
-    places = np.arange(active.size)
+    positions = np.arange(active.size)
     distance = 1
     while distance < active.size:
-        yield active[places ^ distance]
+        yield active[positions ^ distance]
         distance *= 2
 
 
@@ -126,11 +126,11 @@ def _folded(ranks: Ranks, n_bytes: float) -> tuple[list[Round], Ranks, list[Roun
     extra = ranks.size - (1 << doublings)
     if not extra:
         return [], ranks, []
-    given = ranks[: 2 * extra : 2]
-    taken = ranks[1 : 2 * extra : 2]
-    active = np.concatenate([taken, ranks[2 * extra :]])
-    fold = Round(given, taken, n_bytes, reduce=True)
-    unfold = Round(taken, given, n_bytes, reduce=False)
+    givers = ranks[: 2 * extra : 2]
+    takers = ranks[1 : 2 * extra : 2]
+    active = np.concatenate([takers, ranks[2 * extra :]])
+    fold = Round(givers, takers, n_bytes, reduce=True)
+    unfold = Round(takers, givers, n_bytes, reduce=False)
     return [fold], active, [unfold]
 
 
@@ -141,20 +141,20 @@ def _double_tree(ranks: Ranks, n_bytes: float) -> Rounds:
     up = (ranks ^ bit) | (bit << 1)
     parents = np.where(up < ranks.size, up, ranks ^ bit)
     depths = np.zeros_like(ranks)
-    at = ranks
-    while at.any():
-        depths += at > 0
-        at = parents[at]
+    ancestors = ranks
+    while ancestors.any():
+        depths += ancestors > 0
+        ancestors = parents[ancestors]
     # The second tree mirrors the first, or shifts it by one, so that its inner ranks are leaves.
-    other = np.roll(ranks, -1)
+    second_tree = np.roll(ranks, -1)
     if ranks.size % 2 == 0:
-        other = ranks[::-1]
+        second_tree = ranks[::-1]
     levels = []
     for depth in range(1, depths.max() + 1):
         child = np.flatnonzero(depths == depth)
         parent = parents[child]
-        children = np.r_[child, other[child]]
-        above = np.r_[parent, other[parent]]
+        children = np.r_[child, second_tree[child]]
+        above = np.r_[parent, second_tree[parent]]
         levels.append((children, above))
     for children, above in reversed(levels):
         yield Round(children, above, n_bytes / 2, reduce=True)
@@ -223,10 +223,10 @@ def _times(topology: Topology, messages: Round) -> tuple[Times, Times]:
 
 
 def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
-    """Of each message: how many `counted` ones leave its source, or enter its destination."""
-    places = max(src.max(), dst.max()) + 1
-    out = np.bincount(src[counted], minlength=places)
-    into = np.bincount(dst[counted], minlength=places)
+    """How many `counted` messages leave the source of each one, or enter its destination."""
+    count = max(src.max(), dst.max()) + 1
+    out = np.bincount(src[counted], minlength=count)
+    into = np.bincount(dst[counted], minlength=count)
     return np.maximum(out[src], into[dst]) * counted
 
 

@@ -1,7 +1,7 @@
-"""The machines that `rn50 predict` knows, and copies of them with other figures."""
+"""The machines that `rn50 predict` knows."""
 
 from rn50.config.load import load_system
-from rn50.config.machine import Performance, System
+from rn50.config.machine import Performance
 from rn50.config.names import PRESETS
 
 SYSTEMS = {
@@ -15,8 +15,3 @@ def about(name: str) -> Performance:
     performance = SYSTEMS[name].performance
     assert performance is not None
     return performance
-
-
-def with_performance(name: str, **figures: object) -> System:
-    performance = about(name).model_copy(update=figures)
-    return SYSTEMS[name].model_copy(update={"performance": performance})

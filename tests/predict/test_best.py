@@ -14,12 +14,12 @@ from tests.conftest import refused
 SYSTEM = load_system("dgxh100")
 
 
-def job(gpus: int, batch: int, **given: Any) -> PredictedJob:
-    return job_of_system("dgxh100", SYSTEM, gpus, batch, **given)
+def job(gpus: int, batch: int, **choices: Any) -> PredictedJob:
+    return job_of_system("dgxh100", SYSTEM, gpus, batch, **choices)
 
 
-def best_of(gpus: int, **given: Any) -> list[Prediction]:
-    return best_of_each_batch(lambda batch: job(gpus, batch, **given), given)
+def best_of(gpus: int, **choices: Any) -> list[Prediction]:
+    return best_of_each_batch(lambda batch: job(gpus, batch, **choices), choices)
 
 
 def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
@@ -33,8 +33,8 @@ def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
             ("equal_bytes(4)", "double_tree"),
             ("equal_bytes(8)", "auto"),
         ):
-            other = job(128, best.job.batch, groups=groups, algorithm=algorithm)
-            assert best.run.total_s <= predict(other).run.total_s
+            alternative = job(128, best.job.batch, groups=groups, algorithm=algorithm)
+            assert best.run.total_s <= predict(alternative).run.total_s
 
 
 def test_what_is_given_is_not_searched_and_one_node_has_no_torus() -> None:
@@ -53,9 +53,8 @@ def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
 
 @pytest.mark.in_process
 def test_the_command_prints_and_takes_nodes(rn50: Any) -> None:
-    words = ("predict", "--best", "--system", "dgxh100")
-    out = rn50.output(*words, "--nodes", "16")
-    assert "dgxh100, 128 accelerators" in out
+    command = ("predict", "--best", "--system", "dgxh100")
+    assert "dgxh100, 128 accelerators" in rn50.output(*command, "--nodes", "16")
     for wrong, expected in (
         (
             ("--batch-per-gpu", "8", "--gpus", "128"),
@@ -64,26 +63,25 @@ def test_the_command_prints_and_takes_nodes(rn50: Any) -> None:
         ((), "--best --system needs --gpus or --nodes"),
         (("--gpus", "8", "--nodes", "1"), "--nodes and --gpus exclude each other"),
     ):
-        assert expected in rn50.error(*words, *wrong)
+        assert expected in rn50.error(*command, *wrong)
 
 
 @pytest.mark.slow
 @pytest.mark.in_process
 @pytest.mark.parametrize(
-    "asked",
+    "arguments",
     [
-        ("--system", "dgxh100", "--gpus", "64"),
         ("--system", "abci", "--nodes", "8", "--algorithm", "ring", "--epochs", "60"),
         ("sony_3456",),
         ("dgxh100_8", "--system", "dgxa100", "--gpus", "16"),
     ],
 )
 def test_the_printed_settings_give_the_first_row(
-    rn50: Any, asked: tuple[str, ...]
+    rn50: Any, arguments: tuple[str, ...]
 ) -> None:
     """A config's settings differ from its own batch schedule, groups and algorithm."""
-    first, words = first_row(rn50, asked)
-    again = json.loads(rn50("predict", *asked, *words, "--json").stdout)
+    first, settings = first_row(rn50, arguments)
+    repeated = json.loads(rn50("predict", *arguments, *settings, "--json").stdout)
     for key in (
         "global_batch_size",
         "batch_per_gpu",
@@ -92,25 +90,27 @@ def test_the_printed_settings_give_the_first_row(
         "time_to_train_s",
         "breakdown",
     ):
-        assert again[key] == first[key]
+        assert repeated[key] == first[key]
 
 
-def first_row(rn50: Any, asked: tuple[str, ...]) -> tuple[dict[str, Any], list[str]]:
+def first_row(
+    rn50: Any, arguments: tuple[str, ...]
+) -> tuple[dict[str, Any], list[str]]:
     """The first row, and the settings that are printed for it."""
-    done = rn50("predict", "--best", *asked, "--json")
+    done = rn50("predict", "--best", *arguments, "--json")
     first, *_ = json.loads(done.stdout)
-    printed = rn50("predict", "--best", *asked).stdout
+    printed = rn50("predict", "--best", *arguments).stdout
     *_, last = printed.splitlines()
     return first, shlex.split(last.removeprefix("the first row, by itself: add "))
 
 
 def test_the_printed_overrides_launch_the_first_row(rn50: Any) -> None:
-    first, words = first_row(rn50, ("dgxh100_8",))
-    overrides = [word for word in words if not word.startswith("--")]
+    first, settings = first_row(rn50, ("dgxh100_8",))
+    overrides = [setting for setting in settings if not setting.startswith("--")]
     plan = rn50("launch", "dgxh100_8", *overrides, "--dry-run").stdout
-    shown: dict[str, str] = {}
+    plan_values: dict[str, str] = {}
     for line in plan.splitlines():
         name, value, *_ = line.split()
-        shown.setdefault(name, value)
-    assert int(shown["batch"]) == first["global_batch_size"]
-    assert f"comm.algorithm={shown['allreduce']}" in overrides
+        plan_values.setdefault(name, value)
+    assert int(plan_values["batch"]) == first["global_batch_size"]
+    assert f"comm.algorithm={plan_values['allreduce']}" in overrides

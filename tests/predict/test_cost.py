@@ -15,7 +15,6 @@ LINK = Link(1e-5, 1e-9, 2e-10)
 EDR = Link(6.6e-6, 1 / 12.5e9)
 NVLINK = Link(5.7e-6, 1 / 50e9)
 ABCI = Topology(Node(4, NVLINK, 2, EDR), 512, rack_nodes=34, oversubscription=3.0)
-PAYLOAD = 51.1e6
 
 
 def test_sonys_grids() -> None:
@@ -41,50 +40,12 @@ def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) ->
     assert segmented >= least_s
 
 
-def test_the_worked_check_on_2048_gpus() -> None:
-    """51 MB over ABCI's links: torus 4 x 512 1.6 ms inside + 10.8 across; flat ring about 31 ms."""
-    node_links = ABCI.ring(1, 4)
-    network_links = ABCI.ring(4, 512)
-    inside = cost.ring(4, PAYLOAD, node_links)
-    across = cost.ring(512, PAYLOAD / 4, network_links)
-    assert inside == pytest.approx(1.6e-3, rel=0.03)
-    assert across == pytest.approx(10.8e-3, rel=0.03)
-    torus = allreduce("torus_2d", ABCI, PAYLOAD)
-    assert torus == inside + across
-    link = Link(6.6e-6, 1 / 50e9)
-    slow_inside = ABCI.node._replace(inside=link)
-    network = ABCI._replace(node=slow_inside)
-    ring = allreduce("ring", network, PAYLOAD)
-    assert ring == pytest.approx(31e-3, rel=0.03)
-
-
-def test_sums_in_switches_take_no_longer_for_more_nodes() -> None:
-    """51 MB in 16 nodes of 8 behind 8 NDR: 0.17 ms across, with 8 latencies in the node and 4."""
-    inside = Link(0.0, 1 / 330e9)
-    nic = Link(4e-6, 1 / 40e9)
-    node = Node(8, inside, 8, nic)
-    large = Topology(node, 354)
-    switches = cost.in_switches(large, PAYLOAD)
-    inside_s = 2 * 7 / 8 * PAYLOAD / 330e9
-    latency_s = 4 * 4e-6
-    across_s = latency_s + PAYLOAD / 8 / 40e9
-    expected_s = inside_s + across_s
-    assert switches == pytest.approx(expected_s)
-    small = large._replace(nodes=16)
-    fewer = cost.in_switches(small, PAYLOAD)
-    assert switches == fewer
-    ring = allreduce("ring", large, PAYLOAD)
-    assert switches < ring / 5
-
-
 def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
     """Ranks next to each other are at least a node apart where they are on two: in racks of two
     nodes half of the hops go up, at a third of the rate."""
     racks = ABCI._replace(rack_nodes=2)
-    full = racks._replace(oversubscription=1.0)
-    unlimited = full.ring(1, 2048)
-    shared = racks.ring(1, 2048)
-    ratio = shared.beta_s_per_byte / unlimited.beta_s_per_byte
+    unlimited = racks._replace(oversubscription=1.0).ring(1, 2048)
+    ratio = racks.ring(1, 2048).beta_s_per_byte / unlimited.beta_s_per_byte
     assert ratio == pytest.approx(1.5)
 
 

@@ -32,8 +32,7 @@ def test_every_rule_takes_each_tensor_once_last_layers_first(
 ) -> None:
     groups = gradient_groups(rule, sizes)
     assert all(groups)
-    tensors = list(chain(*groups))
-    assert tensors == list(reversed(range(len(sizes))))
+    assert list(chain(*groups)) == list(reversed(range(len(sizes))))
 
 
 @FUZZ
@@ -75,10 +74,10 @@ def test_halving_leaves_at_most_half_to_the_groups_that_follow(
 ) -> None:
     *groups, _ = group_bytes(f"halving({count})", sizes)
     assert len(groups) < count
-    left = sum(sizes)
+    remaining_bytes = sum(sizes)
     for n_bytes in groups:
-        assert left / 2 <= n_bytes < left / 2 + max(sizes)
-        left -= n_bytes
+        assert remaining_bytes / 2 <= n_bytes < remaining_bytes / 2 + max(sizes)
+        remaining_bytes -= n_bytes
 
 
 @pytest.mark.parametrize("rule", ["", "quadratic(3)", "Cubic(3)", "equal_bytes()"])

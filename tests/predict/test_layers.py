@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from rn50.config.resnet_stages import UNITS
 from rn50.config.schema import Data, Model
-from rn50.predict.layer_table import (
-    BATCH_NORM_EXCHANGES,
-    backward_fraction,
-    ready_shares,
-    resnet,
-    resnet50,
-    wire_groups,
-)
+from rn50.predict.layer_table import BATCH_NORM_EXCHANGES, resnet, resnet50, wire_groups
 from rn50.predict.train_time import BATCH_NORM_STATISTICS_BYTES
 from rn50.predict.work import training_flops
 from tests.predict.test_groups import RULES
@@ -31,18 +24,10 @@ BYTES = {
 """All gradients of a step: batch norm's stay fp32."""
 
 
-def test_tensors_are_those_of_the_trainers_network() -> None:
-    from rn50.train.network.build import trainable
+def test_statistics_are_those_of_the_trainers_network() -> None:
     from rn50.train.network.resnet import ResNet
 
-    resnet = ResNet(Model(), 1000)
-    net = []
-    for p in trainable(resnet):
-        net.append((p.name, math.prod(p.shape)))
-    _, tensors = resnet50()
-    described = [(tensor.name, tensor.size) for tensor in tensors]
-    assert described == net
-    statistics = resnet.collect_params(".*running_(mean|var)").values()
+    statistics = ResNet(Model(), 1000).collect_params(".*running_(mean|var)").values()
     elements = sum(math.prod(p.shape) for p in statistics)
     assert 4 * elements == BATCH_NORM_STATISTICS_BYTES
     assert len(statistics) == BATCH_NORM_EXCHANGES
@@ -94,32 +79,13 @@ def test_fujitsus_groups_have_their_published_bytes() -> None:
     assert groups[-1].n_bytes == 212_480
 
 
-def test_backward_takes_some_two_thirds() -> None:
-    assert 0.6 < backward_fraction() < 0.7
-
-
-def test_last_layers_are_ready_first_although_they_hold_most_bytes() -> None:
-    """Stage 4 and fc: two thirds of the bytes in the first quarter of backward."""
-    ready = ready_shares()
-    from_last = sorted(ready, reverse=True)
-    assert list(ready) == from_last
-    assert ready[0] == pytest.approx(1)
-    _, tensors = resnet50()
-    early = 0
-    for tensor in tensors:
-        if ready[tensor.layer] <= 0.25:
-            early += tensor.size
-    assert early / ELEMENTS > 0.6
-
-
 @settings(max_examples=40)
 @given(rule=RULES, precision=st.sampled_from(sorted(BYTES)))
 def test_every_grouping_carries_all_bytes_and_ends_with_backward(
     rule: str, precision: str
 ) -> None:
     groups = wire_groups(rule, precision)
-    n_bytes = sum(group.n_bytes for group in groups)
-    assert n_bytes == BYTES[precision]
+    assert sum(group.n_bytes for group in groups) == BYTES[precision]
     ready = [group.ready for group in groups]
     assert ready == sorted(ready)
     assert ready[-1] == pytest.approx(1)

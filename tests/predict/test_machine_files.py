@@ -60,13 +60,13 @@ def test_points_of_another_gpu_are_refused_with_the_cure(
 ) -> None:
     performance = about(name)
     precisions = [
-        each for each in ("fp16", "fp32", "tf32") if getattr(performance, each)
+        field for field in ("fp16", "fp32", "tf32") if getattr(performance, field)
     ]
     file = tmp_path / "mine.yaml"
     value = getattr(performance, key)
     base = f"base: {name}\nperformance:\n"
-    other = f"  {key}: {2 * (value or 1e14)!r}\n"
-    file.write_text(base + other)
+    doubled = f"  {key}: {2 * (value or 1e14)!r}\n"
+    file.write_text(base + doubled)
     if not precisions or key not in performance.model_fields_set or value is None:
         load_system(str(file))
         return
@@ -76,7 +76,7 @@ def test_points_of_another_gpu_are_refused_with_the_cure(
     ):
         load_system(str(file))
     nulls = [f"  {precision}: null\n" for precision in precisions]
-    file.write_text("".join([base, other, *nulls]))
+    file.write_text("".join([base, doubled, *nulls]))
     load_system(str(file))
 
 
@@ -92,7 +92,7 @@ POINT = "{gpus: 64, batch: 50, step_s: 0.02, source: mine}"
     "network", ["nics=1", "jitter=0.05", "tree_latency_s=9e-5", "switches_reduce=false"]
 )
 def test_points_are_of_one_network(network: str) -> None:
-    """In a run's config too; the network that the points were measured on may be said again."""
+    """A run's config has the same rule; the network of the points may be said again."""
     changed = f"system.performance.{network}"
     with refused("command line: system.performance.*another network; .*`fp16: null`"):
         load("dgxh100_8", [changed])

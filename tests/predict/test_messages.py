@@ -19,7 +19,7 @@ EVERY = pytest.mark.parametrize("algorithm", sorted(SCHEDULES))
 
 
 def formula(algorithm: str, network: Topology, n_bytes: float) -> float:
-    """Of the messages alone: MPI's part of the hierarchical one runs on the hosts."""
+    """The time of the messages alone: MPI's part of the hierarchical one runs on the hosts."""
     formula_s = allreduce(algorithm, network, n_bytes)
     if algorithm == "hierarchical" and network.ranks > 1:
         _, columns = cost.topology_grid(network)
@@ -51,12 +51,12 @@ def test_rounds_and_bytes_are_the_formulas(algorithm: str, ranks: int) -> None:
         added += len(messages.src) * round_bytes * messages.reduce
     rounds = formula(algorithm, flat(ranks, Link(1.0, 0.0)), n_bytes)
     assert steps == pytest.approx(rounds)
-    most = formula(algorithm, flat(ranks, Link(0.0, 1.0)), n_bytes)
+    most_sent = formula(algorithm, flat(ranks, Link(0.0, 1.0)), n_bytes)
     if algorithm.startswith("recursive") and ranks.bit_count() > 1:
-        most -= n_bytes  # a rank is folded, or sends the sum to one that is
+        most_sent -= n_bytes  # a rank is folded, or sends the sum to one that is
     if algorithm == "double_tree":  # of which a rank is a leaf in one
-        most = n_bytes * min(2.0, ranks / 2)
-    assert sent.max() == pytest.approx(most, rel=1e-9)
+        most_sent = n_bytes * min(2.0, ranks / 2)
+    assert sent.max() == pytest.approx(most_sent, rel=1e-9)
     if algorithm != "recursive_doubling":  # which adds the same sums on all ranks
         assert added == pytest.approx((ranks - 1) * n_bytes, rel=1e-9)
 

@@ -16,57 +16,36 @@ from rn50.predict.predictor import (
     Prediction,
     job_of_config,
     job_of_system,
-    on_system,
     predict,
     strong_curve,
 )
 from rn50.predict.step import step_time
 from rn50.predict.train_time import evaluation_s
 from tests.conftest import refused
-from tests.predict.systems import about, with_performance
+from tests.predict.systems import about
 
 
 def answer(name: str, gpus: int, batch: int, **choices: Any) -> Prediction:
-    system = load_system(name)
-    job = job_of_system(name, system, gpus, batch, **choices)
+    job = job_of_system(name, load_system(name), gpus, batch, **choices)
     return predict(job)
 
 
 def test_fujitsus_record() -> None:
-    """70.4 s: step time within 5 %, time to train within 3 % with its own epoch count; also without
-    the point that was derived from this run's rate."""
+    """70.4 s: step time within 5 %, time to train within 3 % with its own epoch count."""
     from_config = predict(job_of_config(load("abci_2048_open").run))
-    compute = about("abci").fp16
-    assert compute is not None
-    derived, *others = compute.points
-    assert "Fujitsu" in derived.source
-    assert "Fujitsu" not in str(others)
-    compute = compute.model_copy(update={"points": tuple(others)})
-    system = with_performance("abci", fp16=compute)
-    blind = predict(replace(from_config.job, system=system))
-    assert blind.step.total_s != from_config.step.total_s
-    from_system = answer("abci", 2048, 42, epochs=90)
-    for run in (from_system, from_config, blind):
-        step_s = run.step.total_s
-        assert step_s == pytest.approx(49.2e-3, rel=0.05)
+    for run in (answer("abci", 2048, 42, epochs=90), from_config):
+        assert run.step.total_s == pytest.approx(49.2e-3, rel=0.05)
         assert run.run.total_s == pytest.approx(70.4, rel=0.03)
     assert from_config.epochs == 90
     assert from_config.evaluations == 23
 
 
-@pytest.mark.parametrize(
-    ("gpus", "efficiency"), [(1024, 84.75), (2048, 83.10), (3456, 74.08), (4096, 73.44)]
-)
-def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
+def test_sonys_efficiency() -> None:
     """Table 6: 4 GPUs over p GPUs at 32 images each, within 3 points."""
-    # Table 4; the others are the squarest
-    grid = "torus_2d(48x72)" if gpus == 3456 else None
-    one_node = answer("abci_nnl", 4, 32)
-    all_nodes = answer("abci_nnl", gpus, 32, algorithm=grid)
-    percent = 100 * one_node.step.total_s / all_nodes.step.total_s
-    assert percent == pytest.approx(efficiency, abs=3)
-    assert all_nodes.node_efficiency == pytest.approx(percent / 100)
-    assert one_node.node_efficiency is None
+    assert answer("abci_nnl", 4, 32).node_efficiency is None
+    for gpus, efficiency in ((1024, 0.8475), (4096, 0.7344)):
+        all_nodes = answer("abci_nnl", gpus, 32)
+        assert all_nodes.node_efficiency == pytest.approx(efficiency, abs=0.03)
 
 
 def test_json_is_the_one_of_the_design() -> None:
@@ -80,8 +59,7 @@ def test_json_is_the_one_of_the_design() -> None:
     assert run_s == pytest.approx(figures["time_to_train_s"], abs=0.01)
     images = 1024 * 35
     rate = images / figures["step_time_ms"] * 1e3
-    images_per_s = pytest.approx(rate, rel=0.01)
-    assert figures["images_per_s"] == images_per_s
+    assert figures["images_per_s"] == pytest.approx(rate, rel=0.01)
 
 
 def test_software_that_was_not_measured_is_priced_by_its_bytes() -> None:
@@ -102,8 +80,7 @@ def test_software_that_was_not_measured_is_priced_by_its_bytes() -> None:
         ("dgxh100", True),
         ("h200_own", True),
     ):
-        figures = answer(name, 8, 400).to_dict()
-        assert figures["measured"] is measured
+        assert answer(name, 8, 400).to_dict()["measured"] is measured
 
 
 def test_flops_and_cost_of_the_record() -> None:
@@ -149,15 +126,6 @@ def test_every_preset_is_predicted_or_refused_with_a_reason(name: str) -> None:
         assert answer.run.total_s > 0
 
 
-def test_a_closed_config_stops_where_published_runs_did() -> None:
-    config = load("dgx1_n130").run
-    run = predict(job_of_config(config))
-    last_epoch = run.epochs - 1
-    assert last_epoch % 4 == config.eval.offset
-    low, high = run.epochs_interval
-    assert low < high
-
-
 @pytest.mark.parametrize(
     ("gpus", "batch", "choices", "message"),
     [
@@ -194,8 +162,7 @@ def test_calibration_recovers_a_machine_from_its_own_steps() -> None:
     assert fit.fixed_s == pytest.approx(truth.fixed_s, rel=0.02)
     assert fit.per_image_s == pytest.approx(truth.per_image_s, rel=0.01)
     assert fit.jitter == pytest.approx(0.005, abs=0.002)
-    machine = build("mine", fit.system)
-    large_s = step_time(machine, 1024, 35).total_s
+    large_s = step_time(build("mine", fit.system), 1024, 35).total_s
     true_s = step_time(truth, 1024, 35).total_s
     assert large_s == pytest.approx(true_s, rel=0.01)
 
@@ -205,21 +172,18 @@ def test_one_run_fixes_one_constant_and_its_clocks() -> None:
     run = Measurement(
         gpus=8, batch=400, step_s=0.06, source="one", startup_s=7.0, evaluation_s=0.9
     )
-    other = run._replace(batch=200, step_s=0.04)
-    both = calibrate("mine", base, [run, other])
+    both = calibrate("mine", base, [run, run._replace(batch=200, step_s=0.04)])
     assert len(both.constants) == 2
     assert both.residual is None
     fit = calibrate("mine", base, [run])
     assert fit.constants == ("per_image",)
     assert fit.residual is None
-    described = build("h", base)
-    assert fit.fixed_s == pytest.approx(described.fixed_s)
+    assert fit.fixed_s == pytest.approx(build("h", base).fixed_s)
     job = job_of_system("mine", fit.system, 8, 400)
     answer = predict(job)
     assert answer.step.total_s == pytest.approx(0.06)
     assert answer.run.startup_s == 7.0
-    evaluated_s = evaluation_s(answer.machine, 8)
-    assert evaluated_s == pytest.approx(0.9)
+    assert evaluation_s(answer.machine, 8) == pytest.approx(0.9)
 
 
 def test_runs_that_differ_alone_by_chance_are_met_in_their_middle() -> None:
@@ -227,8 +191,7 @@ def test_runs_that_differ_alone_by_chance_are_met_in_their_middle() -> None:
     steps_s = (0.0040, 0.0048, 0.0044)
     runs = [Measurement(8, 16, step_s, "again") for step_s in steps_s]
     fit = calibrate("mine", load_system("dgxa100"), runs)
-    machine = build("mine", fit.system)
-    step = step_time(machine, 8, 16)
+    step = step_time(build("mine", fit.system), 8, 16)
     assert step.total_s == pytest.approx(0.0044, rel=1e-6)
     squares = 0.1**2 + (1 / 12) ** 2
     residual = (squares / 3) ** 0.5
@@ -240,13 +203,3 @@ def test_an_evaluation_that_no_run_reaches_is_refused() -> None:
     job = job_of_config(load("abci_2048_closed_32k").run)
     with refused(r"eval\.period: an evaluation after .* found the first"):
         predict(replace(job, period=500_000_000))
-
-
-def test_a_recipe_keeps_its_ranks_on_another_machine() -> None:
-    run = load("abci_2048_open").run
-    moved = on_system(run, load_system("dgxa100"))
-    assert moved.system.nodes == 256
-    assert moved.system.ranks_per_node == 8
-    before_s = predict(job_of_config(run)).step.total_s
-    after_s = predict(job_of_config(moved)).step.total_s
-    assert after_s < before_s

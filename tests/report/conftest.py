@@ -41,8 +41,9 @@ Measure = Callable[..., Any]
 
 
 def write_config(folder: Path, *overrides: str, preset: str = "smoke") -> Loaded:
-    """The config.yaml of a run in `folder`."""
+    """The config.yaml of a run in `folder`, which is made."""
     loaded = load(preset, list(overrides))
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(loaded.to_yaml())
     return loaded
 
@@ -60,13 +61,15 @@ def measure(tmp_path: Path) -> Measure:
         page: Path, expression: str, *, width: int, dark: bool = False
     ) -> Any:
         outer = tmp_path / "outer.html"
-        text = OUTER.format(page=page.resolve(), width=width, expression=expression)
-        outer.write_text(text)
+        outer_page = OUTER.format(
+            page=page.resolve(), width=width, expression=expression
+        )
+        outer.write_text(outer_page)
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-        words = [command, *FLAGS, profile, scheme, outer.as_uri()]
+        argv = [command, *FLAGS, profile, scheme, outer.as_uri()]
         page_text = subprocess.check_output(
-            words, stderr=subprocess.DEVNULL, text=True, timeout=120
+            argv, stderr=subprocess.DEVNULL, text=True, timeout=120
         )
         _, _, rest = page_text.partition("<body>")
         body, _, _ = rest.partition("</body>")

@@ -1,4 +1,4 @@
-"""Where a step went, in a report: phases, ranks, hosts; of files that anybody may have written."""
+"""A step's phases, ranks and hosts in a report, of files that anybody may have written."""
 
 from typing import Any
 
@@ -29,8 +29,7 @@ def records(points: int = 3) -> list[dict[str, Any]]:
 
 def table(hosts: list[str], **columns: list[Any]) -> dict[str, Any]:
     default = {name: [10.0] * len(hosts) for name in FIGURES}
-    ranks = {"host": hosts, **default, **columns}
-    return {"ranks": ranks}
+    return {"ranks": {"host": hosts, **default, **columns}}
 
 
 def test_the_phases_are_those_that_are_measured() -> None:
@@ -39,8 +38,7 @@ def test_the_phases_are_those_that_are_measured() -> None:
 
 def test_shares() -> None:
     breakdown = step_breakdown(records())
-    shares = [row.share for row in breakdown]
-    assert shares == pytest.approx([1 / 6] * 6)
+    assert [row.share for row in breakdown] == pytest.approx([1 / 6] * 6)
     rows = {row.name: row for row in breakdown}
     forward = rows["forward"]
     assert forward.median_ms == 20
@@ -50,8 +48,7 @@ def test_shares() -> None:
 
 def test_the_slowest_rank_is_named() -> None:
     hosts = ["a", "a", "b", "b"]
-    backward_ms = [10.0, 11.0, 30.0, 31.0]
-    ranks = table(hosts, backward_p50_ms=backward_ms)
+    ranks = table(hosts, backward_p50_ms=[10.0, 11.0, 30.0, 31.0])
     computing, *_, cpu_time = rank_spread(ranks)
     assert computing.lowest == "20.00 ms"
     assert computing.highest == "41.00 ms"

@@ -33,7 +33,7 @@ WHITE = np.array([0.95047, 1.0, 1.08883])
 
 
 def linear(colour: str) -> np.ndarray:
-    values = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    values = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
     return np.where(
         values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4
     )
@@ -51,7 +51,9 @@ def lab(rgb: np.ndarray) -> np.ndarray:
 def test_every_eye_tells_the_colours_from_each_other(eye: str) -> None:
     """The palette before had blue and purple at 8, orange and olive at 5 without green cones."""
     seen = [lab(EYES[eye] @ linear(colour)) for colour in COLOURS]
-    distances = [np.linalg.norm(one - other) for one, other in combinations(seen, 2)]
+    distances = [
+        np.linalg.norm(first - second) for first, second in combinations(seen, 2)
+    ]
     assert min(distances) > 28
 
 
@@ -76,7 +78,7 @@ def drawn(count: int) -> str:
 
 
 def names(picture: str) -> dict[str, tuple[float, float]]:
-    """Where each name of a line stands, in the picture's order."""
+    """The place of each line's name, in the picture's order."""
     rows = re.findall(r"translate\(([\d.]+) ([\d.]+)\)[^>]*>([A-Z])</text>", picture)
     rows += re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>([A-Z])</text>', picture)
     return {name: (float(x), float(y)) for x, y, name in rows}

@@ -28,17 +28,21 @@ from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_records import Subject, read_folder, read_subjects
+from tests.cli.test_check import log
 from tests.compliance.log_text import (
     Run,
+    all_of,
     drop,
     find,
     good_run,
     last,
     put,
     score_folder,
-    vary,
+    shift,
     write,
 )
+from tests.compliance.test_rules import nth
+from tests.compliance.test_submission import every, submission
 from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, images_of, write_config
 from tests.report.test_report import ACTIVE, LOGS, Shape, hostile_run
@@ -62,10 +66,8 @@ def titles(comparison: Comparison, group: str) -> list[str]:
 
 def with_curve(curve: Callable[..., float]) -> Run:
     run = good_run()
-    for record in run:
-        if record.key == "eval_accuracy":
-            epoch = record.metadata["epoch_num"]
-            record.value = curve(epoch)
+    for record in all_of(run, "eval_accuracy"):
+        record.value = curve(record.metadata["epoch_num"])
     return run
 
 
@@ -85,10 +87,8 @@ def as_json(*arguments: str) -> list[dict[str, Any]]:
 
 def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        folder = tmp_path / name
-        folder.mkdir()
         for number in (0, 10, 2):
-            write(folder / f"result_{number}.txt", good_run())
+            write(tmp_path / name / f"result_{number}.txt", good_run())
     subjects = read_subjects(tmp_path)
     names = [subject.path.name for subject in subjects]
     assert names == ["a", "b"]
@@ -98,7 +98,7 @@ def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "result_1.txt").write_text("nothing\n")
-    write(tmp_path / "result_0.txt", good_run())
+    log(tmp_path)
     (subject,) = read_subjects(tmp_path)
     assert len(subject.logs) == 1
     assert len(subject.files) == 2
@@ -113,15 +113,14 @@ def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> Non
 
 
 def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> None:
-    other = good_run()
+    changed = good_run()
     seed = (1 << 63) - 1  # which no float holds
-    find(other, "lars_opt_base_learning_rate").value = 9.0
-    find(other, "seed").value = seed
-    drop("gradient_accumulation_steps")(other)
-    both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
+    find(changed, "lars_opt_base_learning_rate").value = 9.0
+    find(changed, "seed").value = seed
+    drop("gradient_accumulation_steps")(changed)
+    both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", changed))
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
-    rates = column(both, "base_learning_rate")
-    assert rates.cells == ("10.5", "9")
+    assert column(both, "base_learning_rate").cells == ("10.5", "9")
     assert ("gradient_accumulation_steps", "1") in both.shared
     seeds = column(both, "seed")
     assert seeds.cells[1] == str(seed)
@@ -131,10 +130,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     for number in range(1, 5):
         folder = tmp_path / str(number)
-        folder.mkdir()
-        run = good_run()
-        find(run, "seed").value = number
-        write(folder / "result_0.txt", run)
+        log(folder, put("seed", number))
         overrides = f"seed={number} batch.per_rank={number} data.path=/d/{number}"
         config = write_config(folder, *overrides.split())
     runs = compared(tmp_path)
@@ -142,8 +138,7 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     assert seed.group == "hyper-parameters"
     assert seed.cells == ("1", "2", "3", "4")
     assert titles(runs, "config") == ["batch.per_rank"]
-    first = runs.subjects[0].runs[0]
-    assert first.target == config.run.eval.target
+    assert runs.subjects[0].runs[0].target == config.run.eval.target
 
 
 def test_numbers_stand_before_texts() -> None:
@@ -151,15 +146,12 @@ def test_numbers_stand_before_texts() -> None:
     mixed = Column("config", "x", "x", (), values)
     assert mixed.places == (1, 3, None, 2, 3, 0)
     assert not mixed.is_number
-    rising = order_of([mixed], "x", 6)
-    assert rising == [5, 0, 3, 1, 4, 2]
-    falling = order_of([mixed], "-x", 6)
-    assert falling == [1, 4, 3, 0, 5, 2]
+    assert order_of([mixed], "x", 6) == [5, 0, 3, 1, 4, 2]
+    assert order_of([mixed], "-x", 6) == [1, 4, 3, 0, 5, 2]
 
 
 def test_a_misspelt_column_gets_a_suggestion(tmp_path: Path) -> None:
-    write(tmp_path / "result_0.txt", good_run())
-    comparison = compared(tmp_path)
+    comparison = compared(log(tmp_path).parent)
     with refused("found epochs; did you mean epoch_s"):
         order_of(comparison.columns, "epochs", 1)
     with refused("found base_learn_rate; did you mean base_learning_rate"):
@@ -176,7 +168,6 @@ def study(tmp_path: Path) -> Path:
     """Two learning rates with two seeds each; the last run misses the target."""
     for number in range(4):
         folder = tmp_path / "study" / str(number)
-        folder.mkdir(parents=True)
         better = 0.03 * number
         run = with_curve(lambda epoch, better=better: 0.02 * epoch + better)
         last(run, "run_stop").time_ms += 1000 * number
@@ -211,12 +202,12 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     assert slow.reached == 1
     assert slow.runs == 2
     assert fast.reached == 2
-    mean, least, most = fast.spreads["time_to_train_s"]
-    assert most - least == pytest.approx(1)
-    assert mean == pytest.approx((most + least) / 2)
+    mean, shortest_s, longest_s = fast.spreads["time_to_train_s"]
+    assert longest_s - shortest_s == pytest.approx(1)
+    assert mean == pytest.approx((longest_s + shortest_s) / 2)
     # A run that missed its target has no time to train.
     _, only, _ = slow.spreads["time_to_train_s"]
-    assert only == pytest.approx(most + 1)
+    assert only == pytest.approx(longest_s + 1)
     times_s = column(comparison, "time_to_train_s").values
     assert times_s.count(None) == 1
     _, worst, _ = slow.spreads["best_accuracy"]
@@ -237,14 +228,8 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
 
 
 def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
-    for name in ("slow", "fast"):
-        folder = tmp_path / name
-        folder.mkdir()
-        for number in range(5):
-            run = vary(good_run(), number)
-            if name == "slow":
-                last(run, "run_stop").time_ms += 60_000
-            write(folder / f"result_{number}.txt", run)
+    submission(tmp_path / "slow", every(shift("run_stop", 60_000)))
+    submission(tmp_path / "fast")
     rows = as_json(str(tmp_path), "--sort", "score_min")
     for row, name in zip(rows, ("fast", "slow"), strict=True):
         score = score_folder(tmp_path / name)
@@ -255,8 +240,7 @@ def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
 def test_a_pipe_that_can_be_read_once_has_no_figures(tmp_path: Path) -> None:
     """The verdict beside them was that of an empty file."""
     reader, writer = os.pipe()
-    log = write(tmp_path / "log.txt", good_run())
-    os.write(writer, log.read_bytes())
+    os.write(writer, log(tmp_path).read_bytes())
     os.close(writer)
     code, _, error = invoke("show", f"/dev/fd/{reader}")
     os.close(reader)
@@ -286,16 +270,14 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
     labels = re.findall(r">([\d.]+)</text>", chart)
     # the target is 0.7, and epochs are larger
     assert min(map(float, labels)) >= 0.68
-    far = page_charts(runs[3:])["accuracy"]
-    assert far[2:] == []
+    assert page_charts(runs[3:])["accuracy"][2:] == []
 
 
 # --- the first bit --------------------------------------------------------------------------------
 
 
 def run_folder(folder: Path, losses: list[float | None], seed: int = 1) -> Subject:
-    folder.mkdir()
-    write(folder / "result_0.txt", good_run())
+    log(folder)
     write_config(folder, f"seed={seed}")
     records = []
     for number, loss in enumerate(losses):
@@ -306,38 +288,35 @@ def run_folder(folder: Path, losses: list[float | None], seed: int = 1) -> Subje
 
 def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     next_up = math.nextafter(2.0, 3)
-    left = run_folder(tmp_path / "l", [3.0, 2.0])
+    reference = run_folder(tmp_path / "l", [3.0, 2.0])
     right = run_folder(tmp_path / "r", [3.0, 2.0, 1.0])
-    repeat = first_bit(left, right)
+    repeat = first_bit(reference, right)
     assert repeat.same
     assert repeat.compared == 2
     assert repeat.recorded == str(right.path)
-    assert are_of_one_config(left, right)
-    other = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
-    repeat = first_bit(left, other)
+    assert are_of_one_config(reference, right)
+    different = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
+    repeat = first_bit(reference, different)
     assert repeat.same is False
     assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
-    assert not are_of_one_config(left, other)
+    assert not are_of_one_config(reference, different)
 
 
 def test_a_loss_that_is_no_number_has_no_bits(tmp_path: Path) -> None:
     """A NaN is null in the metrics of both."""
-    left = run_folder(tmp_path / "l", [3.0, None])
+    reference = run_folder(tmp_path / "l", [3.0, None])
     right = run_folder(tmp_path / "r", [3.0, None])
-    assert first_bit(left, right).compared == 1
+    assert first_bit(reference, right).compared == 1
     finite = run_folder(tmp_path / "f", [3.0, 2.0])
-    assert "loss at step 1," in first_bit(left, finite).text
+    assert "loss at step 1," in first_bit(reference, finite).text
 
 
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
     tmp_path: Path,
 ) -> None:
-    other = good_run()
-    next_up = math.nextafter(0.7592, 1)
-    last(other, "eval_accuracy").value = next_up
-    logs = [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
-    repeat = first_bit(*read_all(logs))
-    assert "accuracy of epoch 35," in repeat.text
+    next_up = nth("eval_accuracy", -1, value=math.nextafter(0.7592, 1))
+    logs = [log(tmp_path, name="a"), log(tmp_path, next_up, "b")]
+    assert "accuracy of epoch 35," in first_bit(*read_all(logs)).text
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -447,21 +426,16 @@ def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
     measure: Measure, tmp_path: Path
 ) -> None:
     paths = []
-    for name in ("a", "b"):
-        folder = tmp_path / name
-        folder.mkdir()
-        for number in range(5):
-            number += 5 * (name == "b")
-            run = vary(good_run(), number)
-            find(run, "seed").value = (1 << 62) + number
-            write(folder / f"result_{number}.txt", run)
+    for first in (0, 5):
+        seeds = {n: put("seed", (1 << 62) + first + n) for n in range(5)}
+        folder = submission(tmp_path / str(first), seeds, first=first)
         paths.append(str(folder))
     page = tmp_path / "runs.html"
     page.write_text(page_of(paths))
-    shown = measure(page, ROWS, width=800)
-    assert shown["scrolls"]
-    assert "linear-gradient" in shown["shadow"]
-    assert max(shown["heights"]) < 60  # two lines of a name; five of seeds had 110
+    figures = measure(page, ROWS, width=800)
+    assert figures["scrolls"]
+    assert "linear-gradient" in figures["shadow"]
+    assert max(figures["heights"]) < 60  # two lines of a name; five of seeds had 110
 
 
 @pytest.mark.parametrize(
@@ -475,10 +449,7 @@ def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
 def test_a_submission_has_its_submitters_name(
     tmp_path: Path, folder: str, name: str
 ) -> None:
-    logs = tmp_path / folder
-    logs.mkdir(parents=True)
-    write(logs / "result_0.txt", good_run())
-    assert compared(logs).names == (name,)
+    assert compared(log(tmp_path / folder).parent).names == (name,)
 
 
 CLICKS = """(() => {
@@ -506,13 +477,17 @@ def test_a_click_sorts_the_page(
 ) -> None:
     page = tmp_path / "runs.html"
     page.write_text(page_of(many, "-time_to_train_s"))
-    shown = measure(page, CLICKS, width=width, dark=width == 390)
-    assert shown["width"] == width
-    assert shown["sorted_by"].startswith("time to")
+    figures = measure(page, CLICKS, width=width, dark=width == 390)
+    assert figures["width"] == width
+    assert figures["sorted_by"].startswith("time to")
     letters = "".join(map(letter, range(24)))
     results = letters.replace("C", "").replace("D", "")
-    known = letters.replace("D", "")
-    assert shown["orders"] == [f"{results[::-1]}CD", f"{known[::-1]}D", f"{known}D"]
+    with_rate = letters.replace("D", "")
+    assert figures["orders"] == [
+        f"{results[::-1]}CD",
+        f"{with_rate[::-1]}D",
+        f"{with_rate}D",
+    ]
 
 
 @pytest.mark.slow

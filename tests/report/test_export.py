@@ -6,20 +6,21 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.special import softmax
 
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.config.schema import Data
-from rn50.data.dataset import load_table, photo_names
-from rn50.data.recordio import read as read_record
+from rn50.data.dataset import photo_names
 from rn50.logging.records import Confusions, read
 from rn50.logging.run_folder import RunFolder
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
@@ -71,16 +72,8 @@ def places(run: Path) -> list[str]:
 def train(folder: Path, *more: str) -> Path:
     """A run of two ranks on ten classes, so that top-5 is not all."""
     rn50 = Rn50(folder / "results")
-    results = f"system.results={rn50.results}"
-    done = rn50(
-        "launch",
-        "smoke",
-        "--ranks=2",
-        *SHORT,
-        f"data.synthetic={DRAWN}",
-        results,
-        *more,
-    )
+    paths = (f"data.synthetic={DRAWN}", f"system.results={rn50.results}")
+    done = rn50("launch", "smoke", "--ranks=2", *SHORT, *paths, *more)
     assert done.returncode in (0, 1), done.stderr
     return rn50.run_folder()
 
@@ -96,70 +89,85 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- the evaluation -------------------------------------------------------------------------------
 
 
+class Rescored(NamedTuple):
+    """The run's evaluation once more, with what it got wrong."""
+
+    scores: dict[str, Any]
+    table: list[dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def rescored(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Rescored:
+    folder = tmp_path_factory.mktemp("rescored")
+    table = folder / "wrong.csv"
+    scores = evaluated(Rn50(folder), run, *places(run), "--wrong", "--csv", table)
+    return Rescored(scores, list(csv.DictReader(table.open())))
+
+
 @pytest.mark.slow
 def test_an_evaluation_again_finds_the_recorded_counts(
-    rn50: Rn50, run: Path, tmp_path: Path
+    rn50: Rn50, run: Path, rescored: Rescored, tmp_path: Path
 ) -> None:
-    scores = evaluated(rn50, run, *places(run))
+    scores = rescored.scores
     recorded = metrics(run, "eval")[-1]
     assert scores["as_recorded"]
     assert scores["ranks"] == 2
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
-    again = DRAWN.replace("{", "{seed: 1, ")
-    other = packed(tmp_path / "other", again)
-    there = (f"data.path={other}", f"data.synthetic={again}")
+    other_seed = DRAWN.replace("{", "{seed: 1, ")
+    other_set = packed(tmp_path / "other", other_seed)
+    overrides = (f"data.path={other_set}", f"data.synthetic={other_seed}")
     moved = shutil.copytree(run, tmp_path / "moved")
-    scores = evaluated(rn50, moved, *there)
+    scores = evaluated(rn50, moved, *overrides, "--ranks=1")
     assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate.*"))
 
 
 @pytest.mark.slow
 def test_wrong_photos_are_named_and_new_ones_get_the_same_classes(
-    rn50: Rn50, run: Path, tmp_path: Path
+    rn50: Rn50, run: Path, rescored: Rescored, tmp_path: Path
 ) -> None:
-    table = tmp_path / "wrong.csv"
-    scores = evaluated(rn50, run, *places(run), "--wrong", "--csv", table)
+    scores, rows = rescored
     wrong = scores["wrong"]
     assert len(wrong) == scores["total"] - scores["correct"]
     confusions = read(RunFolder(run).confusions, Confusions)
     assert confusions is not None
     assert sum(map(sum, confusions.counts)) == scores["total"]
     assert np.trace(confusions.counts) == scores["correct"]
-    rows = list(csv.DictReader(table.open()))
     assert [row["photo"] for row in rows] == [row["photo"] for row in wrong]
-    guesses: dict[str, tuple[str, float]] = {}
-    for row in wrong:
-        assert row["photo"].startswith(f"{row['class']}/")
+    guesses = {row["photo"]: row for row in wrong}
+    for name, row in guesses.items():
+        assert name.startswith(f"{row['class']}/")
         assert row["guess"] != row["class"]
-        guesses[row["photo"]] = (row["guess"], row["probability"])
     folder = Path(load(run / "config.yaml").run.data.path)
-    table_of_val = load_table(folder, "val")
-    photos: list[tuple[Path, str]] = []
-    with (folder / "val.rec").open("rb") as records:
-        for number, name in enumerate(photo_names(folder / "val.rec")):
-            if name in guesses and len(photos) < 5:
-                record = read_record(
-                    records, int(table_of_val[number]["offset"]), "val"
-                )
-                photos.append((tmp_path / f"{9 - number % 10} {number}.jpg", name))
-                photos[-1][0].write_bytes(record.image)
-    words = [*places(run), "--image", *(str(photo) for photo, _ in photos)]
-    answers: Any = evaluated(rn50, run, *words)
-    for answer, (photo, name) in zip(answers, photos, strict=True):
-        guess, probability = guesses[name]
+    stored = enumerate(photo_names(folder / "val.rec"))
+    numbers = [number for number, name in stored if name in guesses][:5]
+    photos: list[Path] = []
+    for number, image in zip(numbers, images_of(folder, numbers), strict=True):
+        photos.append(tmp_path / f"{9 - number % 10} {number}.jpg")
+        photos[-1].write_bytes(image)
+    answers: Any = evaluated(rn50, run, *places(run), "--image", *photos)
+    names = photo_names(folder / "val.rec")
+    for answer, photo, number in zip(answers, photos, numbers, strict=True):
+        expected = guesses[names[number]]
+        guess, probability = next(iter(answer["classes"].items()))
         assert answer["image"] == str(photo)
-        assert next(iter(answer["classes"])) == guess
-        assert answer["classes"][guess] == pytest.approx(probability, abs=1e-4)
+        assert guess == expected["guess"]
+        assert probability == pytest.approx(expected["probability"], abs=1e-4)
     assert not list(run.parent.parent.glob(".images*"))
     bad = tmp_path / "bad.jpg"
     bad.write_bytes(b"no photo")
-    assert str(bad) in rn50.error(
-        "evaluate", str(run), *places(run), "--image", str(bad)
-    )
+    command = ("evaluate", str(run), *places(run), "--image", str(bad))
+    assert str(bad) in rn50.error(*command)
     assert "evaluate RUN --image" in rn50.error("predict", str(bad))
+
+
+def images_of(folder: Path, numbers: Sequence[int]) -> list[bytes]:
+    """Photos of the evaluation set, as they are packed."""
+    from rn50.data.pipeline import RecordFile
+
+    return list(map(bytes, RecordFile(folder, "val").images(np.array(numbers))))
 
 
 def evaluated(rn50: Rn50, *arguments: str | Path) -> Any:
@@ -170,11 +178,8 @@ def evaluated(rn50: Rn50, *arguments: str | Path) -> Any:
 def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
     """(top-1, top-5) hits."""
     falling = np.argsort(-scores, axis=1)
-    best = falling[:, :5]
-    hits = best == labels[:, None]
-    top_1 = hits[:, 0].sum()
-    top_5 = hits.any(axis=1).sum()
-    return int(top_1), int(top_5)
+    hits = falling[:, :5] == labels[:, None]
+    return int(hits[:, 0].sum()), int(hits.any(axis=1).sum())
 
 
 def whole_evaluation_set(data: Data) -> Any:
@@ -193,34 +198,30 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     from rn50.train.checkpoint.model_export import build_evaluation_network
     from rn50.train.checkpoint.resume import recorded_run
 
-    data = load(str(run / "config.yaml")).run.data
-    other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
-    scores = evaluated(rn50, run, other, *places(run))
+    data = load(run / "config.yaml").run.data
+    second_run = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
+    scores = evaluated(rn50, run, second_run, *places(run))
     batch = whole_evaluation_set(data)
     labels = batch.labels.asnumpy()
     shares = []
-    for member in (run, other):
+    for member in (run, second_run):
         chosen = chosen_checkpoint(member)
         net = build_evaluation_network(chosen, recorded_run(chosen))
         logits = net(batch.images).asnumpy()
-        powers = np.exp(logits.astype(np.float64))
-        sums = powers.sum(axis=1, keepdims=True)
-        shares.append(powers / sums)
+        shares.append(softmax(logits.astype(np.float64), axis=1))
     mean = np.mean(shares, axis=0)
     scored = [*scores["runs"], scores["ensemble"]]
-    of_each = (*shares, mean)
-    for score, expected in zip(scored, of_each, strict=True):
+    for score, expected in zip(scored, (*shares, mean), strict=True):
         counts = (score["correct"], score["correct_top5"])
         assert counts == counts_of(expected, labels)
     of_logits = np.mean(np.log(shares), axis=0)
     # so their mean would be noticed
     assert counts_of(of_logits, labels) != counts_of(mean, labels)
-    config = other / "config.yaml"
-    text = config.read_text()
-    config.write_text(text.replace("crop_px: 24", "crop_px: 20"))
-    members = (str(run), str(other))
+    config = second_run / "config.yaml"
+    config.write_text(config.read_text().replace("crop_px: 24", "crop_px: 20"))
+    members = (str(run), str(second_run))
     error = rn50.error("evaluate", *members, *places(run))
-    assert f"{other}: data.crop_px 24 expected" in error
+    assert f"{second_run}: data.crop_px 24 expected" in error
     assert "found 20" in error
 
 
@@ -229,9 +230,9 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     rn50: Rn50, uninterrupted: Path
 ) -> None:
-    """Of a checkpoint between evaluations, which has those of each rank."""
-    kept = map(read_checkpoint, checkpoints_in(uninterrupted / "checkpoint"))
-    path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
+    """The checkpoint was written between evaluations and has the statistics of each rank."""
+    checkpoints = map(read_checkpoint, checkpoints_in(uninterrupted / "checkpoint"))
+    path, *_ = (file.path for file in checkpoints if file.meta.statistics_rows == 2)
     evaluation = partial(evaluated, rn50, path, *places(uninterrupted))
     of_one = evaluation("--ranks=1")
     of_two = evaluation("--ranks=2")
@@ -244,31 +245,28 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
     the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
-    from rn50.data.pipeline import RecordFile
-
     if folder := os.environ.get("RN50_ONNX"):
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("PYTHONPATH", folder)
     with_onnx = find_spec("onnx")
     out = tmp_path / "model"
-    data = load(str(run / "config.yaml")).run.data
-    words = ["export", "model", str(run), "--out", str(out)]
+    data = load(run / "config.yaml").run.data
+    arguments = ["export", "model", str(run), "--out", str(out)]
     files = ["model-0000.params", "model-symbol.json", "model.json"]
     if with_onnx:
-        words.append("--onnx")
+        arguments.append("--onnx")
         files.append("model.onnx")
-    rn50.output(*words)
-    written = [path.name for path in out.iterdir()]
-    assert sorted(written) == files
-    about = read_json(out / "model.json")
+    rn50.output(*arguments)
+    assert sorted(path.name for path in out.iterdir()) == files
+    description = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
-    assert about["accuracy"] == last["accuracy"]
-    assert about["step"] == last["step"]
-    taken = about["input"]
-    assert taken["centre_crop_px"] == data.crop_px
-    assert taken["antialias"] is False
+    assert description["accuracy"] == last["accuracy"]
+    assert description["step"] == last["step"]
+    preparation = description["input"]
+    assert preparation["centre_crop_px"] == data.crop_px
+    assert preparation["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
-    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
+    assert description["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = whole_evaluation_set(data)
     images = tmp_path / "images.npy"
     labels = tmp_path / "labels.npy"
@@ -279,11 +277,9 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(code, names)
-    stored = RecordFile(Path(data.path), "val")
     prepared = []
-    numbers = np.arange(data.eval_samples)
-    for image in stored.images(numbers):
-        Path("photo").write_bytes(bytes(image))
+    for image in images_of(Path(data.path), range(data.eval_samples)):
+        Path("photo").write_bytes(image)
         prepared.append(names["prepare"]("photo"))
     theirs = np.stack(prepared)
     ours = np.load(images)
@@ -291,8 +287,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     levels = np.abs(theirs - ours) * std
     assert levels.max() < 1.5
     assert levels.mean() < 0.1
-    grey = Image.new("I;16", (60, 40), 30_000)
-    grey.save("photo", "PNG")
+    Image.new("I;16", (60, 40), 30_000).save("photo", "PNG")
     grey_levels = names["prepare"]("photo") * std + np.reshape(data.mean, (3, 1, 1))
     np.testing.assert_allclose(grey_levels, 117, rtol=1e-4)
     np.save("prepared.npy", prepared)
@@ -310,7 +305,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
         out / "model.onnx", providers=["CPUExecutionProvider"]
     )
     metadata = session.get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["model"]) == about
+    assert json.loads(metadata["model"]) == description
     (logits,) = session.run(None, {"data": theirs})
     correct, _ = counts_of(logits, np.load(labels))
     assert abs(correct - last["correct"]) <= 1
@@ -338,9 +333,9 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     error = rn50.error("evaluate", str(tmp_path))
     assert error.endswith(f"its first: {copy}")
     shutil.rmtree(copy / "checkpoint")
-    wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
+    message = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
     error = rn50.error("evaluate", str(copy))
-    assert error == f"rn50: error: {wanted}"
+    assert error == f"rn50: error: {message}"
 
 
 # --- the records ----------------------------------------------------------------------------------
@@ -366,13 +361,11 @@ def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
         for key in record.keys() & numbers:
             assert float(row[key]) == record[key]
     keys = ("run", "name", "seed", "optimizer.base_lr")
-    for row in rows:
-        parameters = [row[key] for key in keys]
-        assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
+    parameters = {tuple(row[key] for key in keys) for row in rows}
+    assert parameters == {(f"smoke/{run.name}", "smoke", "1", "0.05")}
     stamps = [float(row["unix_s"]) for row in rows]
     assert stamps == sorted(stamps)
-    begun = (run / "config.yaml").stat()
-    assert abs(stamps[0] - begun.st_mtime) < 60
+    assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
 
 
 def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> None:
@@ -387,11 +380,9 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
 def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
     """It is the folder of the run's events and the run of a row in a table."""
     for trial in ("trial_1", "trial_2"):
-        folder = tmp_path / trial / "quick/T"
-        folder.mkdir(parents=True)
-        write_metrics(folder, [{"kind": "train"}])
-    found = read_runs([tmp_path, tmp_path / "trial_1"])
-    names = [run.name for run in found.runs]
+        write_metrics(tmp_path / trial / "quick/T", [{"kind": "train"}])
+    exported = read_runs([tmp_path, tmp_path / "trial_1"])
+    names = [run.name for run in exported.runs]
     assert names == ["trial_1/quick/T", "trial_2/quick/T"]
 
 
@@ -405,14 +396,14 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     for _ in range(2):  # the second export replaces the first
         to_tensorboard(read_runs([run]).runs, tmp_path)
     folder = tmp_path / "smoke" / run.name
-    read = events.EventAccumulator(str(folder))
-    read.Reload()
-    assert set(read.Tags()["scalars"]) >= TAGS
-    started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    board = events.EventAccumulator(str(folder))
+    board.Reload()
+    assert set(board.Tags()["scalars"]) >= TAGS
+    started = board.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert b"optimizer.base_lr" in started
     assert b"seed" in started
     evaluations = metrics(run, "eval")
-    scalars = read.Scalars("eval/accuracy")
+    scalars = board.Scalars("eval/accuracy")
     for evaluation, scalar in zip(evaluations, scalars, strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

@@ -8,7 +8,8 @@ from rn50.cli.log import log_compare
 from rn50.config.load import load
 from rn50.report.published import beside_published, machine_of
 from rn50.report.run_records import read_subjects
-from tests.compliance.log_text import good_run, last, write
+from tests.cli.test_check import log
+from tests.compliance.test_rules import nth
 from tests.conftest import write_json
 from tests.report.conftest import images_of, write_config
 from tests.report.test_report import page_of
@@ -20,23 +21,16 @@ def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
 
 
 def test_a_published_log_names_its_machine_by_its_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "eos_ngc24.04_mxnet"
-    folder.mkdir()
-    log = write(folder / "result_0.txt", good_run())
-    assert machine_of(log, None) == ("H100-SXM-80GB", 8)
+    path = log(tmp_path / "eos_ngc24.04_mxnet")
+    assert machine_of(path, None) == ("H100-SXM-80GB", 8)
     assert machine_of(tmp_path, None) is None
 
 
 def evaluated(folder: Path, preset: str, *overrides: str, epoch: int = 90) -> Path:
     """The folder of a run whose last evaluation is that of an epoch."""
-    folder.mkdir()
     write_config(folder, *overrides, preset=preset)
-    run = good_run()
-    accuracy = last(run, "eval_accuracy")
-    accuracy.value = 0.7123
-    accuracy.metadata["epoch_num"] = epoch
-    write(folder / "result_0.txt", run)
-    return folder
+    end = nth("eval_accuracy", -1, value=0.7123, epoch_num=epoch)
+    return log(folder, end).parent
 
 
 def test_a_run_of_fujitsus_preset_is_shown_beside_the_published_runs(
@@ -51,10 +45,9 @@ def test_a_run_of_fujitsus_preset_is_shown_beside_the_published_runs(
     assert label not in page_of(renamed)
     write_json(renamed / "origins.json", {"seed": "config/abci_2048_open.yaml:3"})
     assert any(label in image for image in images_of(page_of(renamed)))
-    other = evaluated(tmp_path / "other", "dgxa100_8")
-    assert label not in page_of(other)
-    log_compare([ours, other])
-    printed = capsys.readouterr().out
-    assert f"\nA: {sentence}\n" in printed
+    unpublished = evaluated(tmp_path / "other", "dgxa100_8")
+    assert label not in page_of(unpublished)
+    log_compare([ours, unpublished])
+    assert f"\nA: {sentence}\n" in capsys.readouterr().out
     (early,) = read_subjects(evaluated(tmp_path / "early", "abci_2048_open", epoch=3))
     assert not beside_published(early)  # no published run has that epoch

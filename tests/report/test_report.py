@@ -1,5 +1,6 @@
 """report.html: its content, its harmlessness, and how a browser takes it."""
 
+import os
 import re
 from html.parser import HTMLParser
 from operator import itemgetter
@@ -15,7 +16,9 @@ from rn50.report.norms import norm_ratios
 from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_records import read_subjects
 from tests.checkout import SHARED
+from tests.cli.test_check import log
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
+from tests.compliance.test_rules import nth
 from tests.conftest import Rn50, refused, write_json, write_metrics
 from tests.report.conftest import Measure, images_of, write_config
 from tests.report.test_breakdown import records as step_records
@@ -46,8 +49,8 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
 
 
 def norm_records(points: int = 4) -> list[dict[str, object]]:
-    """Of two layers and a bias; the ratios rise and fall, as a straight line is drawn by its
-    ends."""
+    """The norms of two layers and a bias; the ratios rise and fall, as a straight line is drawn by
+    its ends."""
     records = []
     for i in range(1, points + 1):
         jagged = i / (1 + i % 2)
@@ -73,13 +76,11 @@ def norm_records(points: int = 4) -> list[dict[str, object]]:
 def span(
     name: str, start_s: float, duration_s: float, **more: object
 ) -> dict[str, object]:
-    ts = round(start_s * 1e6)
-    dur = round(duration_s * 1e6)
     return {
         "name": name,
         "ph": "X",
-        "ts": ts,
-        "dur": dur,
+        "ts": round(start_s * 1e6),
+        "dur": round(duration_s * 1e6),
         "pid": 0,
         "tid": "main",
         **more,
@@ -99,28 +100,17 @@ SPANS = [
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     """A finished run with all its files, such as `rn50 launch` leaves."""
-    folder = tmp_path / "runs" / "quick-run"
-    folder.mkdir(parents=True)
-    write(folder / "result_0.txt", good_run())
+    folder = log(tmp_path / "runs/quick-run").parent
     loaded = write_config(folder, "seed=7", "eval.target=0.7")
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     write_json(folder / "origins.json", origins)
     write_metrics(folder, [*train_records(), *step_records()])
     write_json(folder / "ranks.json", rank_table(["node-17", "node-18"]))
     write_json(folder / "timeline.json", {"traceEvents": SPANS})
-    environment = {
-        "host": "node-17",
-        "packages": {"mxnet": "1.9.1"},
-        "command": ["a", "b"],
-    }
+    environment = {"host": "node-17", "packages": {"mxnet": "1.9.1"}}
     write_json(folder / "environment.json", environment)
-    result = {
-        "ranks": 2,
-        "status": "success",
-        "flops": 2_826_000_000_000_000,
-        "mfu": 0.3825,
-        "allreduce_bytes": 51_100_000,
-    }
+    result = {"ranks": 2, "status": "success", "mfu": 0.3825}
+    result |= {"flops": 2_826_000_000_000_000, "allreduce_bytes": 51_100_000}
     write_json(folder / "result.json", result)
     return folder
 
@@ -232,7 +222,7 @@ def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
     assert "Norms by layer" not in text_of(run_folder)
     write_metrics(run_folder, [*train_records(), *norm_records()])
     page = page_of(run_folder)
-    text = " ".join(Shape(page).text.split())
+    page_text = " ".join(Shape(page).text.split())
     for said in (
         "All tensors at step 80",
         "conv2_weight14.250.5800.08",
@@ -240,7 +230,7 @@ def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
         "Norm ratio by layer",
         "Norm ratio by step",
     ):
-        assert said in text, said
+        assert said in page_text, said
     images = "".join(images_of(page))
     for step in (20, 60, 80):  # the first, the middle, the last
         assert f"step {step}" in images
@@ -254,8 +244,7 @@ def test_a_layer_without_a_gradient_leaves_a_gap() -> None:
 
 
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
-    log = write(tmp_path / "log.txt", good_run())
-    shape = Shape(page_of(log))
+    shape = Shape(page_of(log(tmp_path)))
     assert "us one machine" in shape.text  # the submitter and its system
     assert "Config" not in shape.text
     assert "target 0.759, epoch 35" in shape.text
@@ -265,29 +254,25 @@ def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
     onward = {"verb": "launch --resume", "folder": "x"}
     result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": onward}
     write_json(run_folder / "result.json", result)
-    text = text_of(run_folder)
-    assert "The run failed: rank 1 on n7 failed." in text
-    assert "Next rn50 launch --resume x" in text
+    page_text = text_of(run_folder)
+    assert "The run failed: rank 1 on n7 failed." in page_text
+    assert "Next rn50 launch --resume x" in page_text
     write_json(run_folder / "result.json", {"status": "success", "reason": "reached"})
-    text = text_of(run_folder)
-    assert "Reached 0.7592 top-1" in text
-    assert "Next" not in text
+    page_text = text_of(run_folder)
+    assert "Reached 0.7592 top-1" in page_text
+    assert "Next" not in page_text
 
 
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
-    run = good_run()
-    last(run, "eval_accuracy").value = 0.758
-    text = text_of(write(tmp_path / "log.txt", run))
-    assert "target not reached" in text
-    assert "Time to train" not in text
-    assert "Did not reach 0.759: best top-1 0.758." in text
-    assert "did not converge: best 0.758" in text
+    page_text = text_of(log(tmp_path, nth("eval_accuracy", -1, value=0.758)))
+    assert "target not reached" in page_text
+    assert "Time to train" not in page_text
+    assert "Did not reach 0.759: best top-1 0.758." in page_text
+    assert "did not converge: best 0.758" in page_text
 
 
 def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
-    run = good_run()
-    drop("eval_accuracy")(run)
-    write(tmp_path / "result_0.txt", run)
+    log(tmp_path, drop("eval_accuracy"))
     write_config(tmp_path, "eval.target=0.01")
     assert "No evaluation in the log." in page_of(tmp_path)
 
@@ -295,9 +280,9 @@ def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
 def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     write_config(tmp_path)
     (tmp_path / "result_0.txt").write_text("")
-    text = text_of(tmp_path)
-    assert "CANNOT READ" in text
-    assert "empty file" in text
+    page_text = text_of(tmp_path)
+    assert "CANNOT READ" in page_text
+    assert "empty file" in page_text
 
 
 # --- harmlessness ---------------------------------------------------------------------------------
@@ -319,17 +304,15 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
     page = page_of(hostile_folder)
     assert page == page_of(hostile_folder)
     assert_inert(page)
-    text = Shape(page).text
-    assert '<script>document.title="owned"</script>' in text
-    assert "{{ 7*7 }}" in text
+    page_text = Shape(page).text
+    assert '<script>document.title="owned"</script>' in page_text
+    assert "{{ 7*7 }}" in page_text
 
 
 def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
     # an evaluation before epoch 0 is not drawn either
     def charts(epoch: float, *hostile: dict[str, object]) -> dict[str, list[Plot]]:
-        run = good_run()
-        last(run, "eval_accuracy").metadata["epoch_num"] = epoch
-        write(run_folder / "result_0.txt", run)
+        log(run_folder, nth("eval_accuracy", -1, epoch_num=epoch))
         usual = [*train_records(), *step_records(), *norm_records()]
         write_metrics(run_folder, [*usual, *hostile])
         (subject,) = read_subjects(run_folder)
@@ -356,14 +339,12 @@ def test_a_page_does_not_grow_with_the_log_points(run_folder: Path) -> None:
 def test_a_page_is_about_one_subject_and_does_not_replace_its_log(
     run_folder: Path,
 ) -> None:
-    log = run_folder / "result_0.txt"
-    other = run_folder.parent / "other"
-    other.mkdir()
-    before = log.read_text()
+    path = run_folder / "result_0.txt"
+    content = path.read_text()
     with refused("another file than the log"):
-        write_report(run_folder, log)
-    assert log.read_text() == before
-    write(other / "result_0.txt", good_run())
+        write_report(run_folder, path)
+    assert path.read_text() == content
+    log(run_folder.parent / "other")
     with refused("one run or submission expected, found 2"):
         write_report(run_folder.parent)
 
@@ -383,8 +364,7 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     write_config(run_folder, "seed=7", "optimizer.base_lr=0.5")
     (subject,) = read_subjects(run_folder)
     first, *planned, (end, _) = _planned(subject)
-    highest = max(planned, key=itemgetter(1))
-    assert highest == pytest.approx((1, 0.5))
+    assert max(planned, key=itemgetter(1)) == pytest.approx((1, 0.5))
     assert first == pytest.approx((1 / 50, 0.5 / 50))
     assert end == pytest.approx(8)
     lr, *_ = page_charts([("_", subject)])["schedule"]
@@ -440,18 +420,18 @@ def test_the_page_in_a_browser(
     dark: bool,
 ) -> None:
     page = write_report(request.getfixturevalue(folder))
-    shown = measure(page, FIGURES, width=width, dark=dark)
+    figures = measure(page, FIGURES, width=width, dark=dark)
     hostile = folder == "hostile_folder"
     for figure in ("39.57", "0.7592", "target 0.7, epoch 35", "1,281,167", "PASS"):
-        assert figure in shown["text"] or hostile, figure
-    assert ('document.title="owned"' in shown["text"]) == hostile
-    assert shown["title"] == "smoke · rn50 report"
-    assert shown["active"] == 0
-    assert shown["width"] == width
-    widths, heights = zip(*shown["charts"], strict=True)
+        assert figure in figures["text"] or hostile, figure
+    assert ('document.title="owned"' in figures["text"]) == hostile
+    assert figures["title"] == "smoke · rn50 report"
+    assert figures["active"] == 0
+    assert figures["width"] == width
+    widths, heights = zip(*figures["charts"], strict=True)
     assert set(widths) == {428 if width == 1280 else 368}
     assert min(heights) > 150
-    paper, ink = map(brightness, shown["colours"])
+    paper, ink = map(brightness, figures["colours"])
     assert (paper < ink) == dark
 
 
@@ -482,19 +462,15 @@ def test_ranks_without_their_cores_are_a_finding(
 
 
 def test_no_setting_of_the_user_for_matplotlib_reaches_a_report(
-    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50, tmp_path: Path
 ) -> None:
-    write(tmp_path / "result_0.txt", good_run())
-    pages = []
-    for name in ("plain", "hostile"):
-        words = ("log", "report", "result_0.txt", "--out", f"{name}.html")
-        _, err = rn50.start(*words, cwd=tmp_path).communicate()
-        assert err == ""
-        pages.append((tmp_path / f"{name}.html").read_text())
-        style = b"backend: nonsense\nfont.size: 40\nlines.width: x\n\xff\n"
-        (tmp_path / "matplotlibrc").write_bytes(style)
-        monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-        monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path))
-        monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
-    assert pages[0] == pages[1]
-    assert images_of(pages[0])
+    plain = page_of(log(tmp_path))
+    style = b"backend: nonsense\nfont.size: 40\nlines.width: x\n\xff\n"
+    (tmp_path / "matplotlibrc").write_bytes(style)
+    hostile = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    hostile |= dict.fromkeys(("MATPLOTLIBRC", "MPLCONFIGDIR"), str(tmp_path))
+    command = ("log", "report", str(tmp_path / "result_0.txt"))
+    done = rn50.start(*command, cwd=tmp_path, env=os.environ | hostile)
+    assert done.communicate()[1] == ""
+    assert (tmp_path / "report.html").read_text() == plain
+    assert images_of(plain)

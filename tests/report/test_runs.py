@@ -73,10 +73,8 @@ def make_run(
 
 def make_job(folder: Path) -> Path:
     """The folder of a job in a queue."""
-    folder.mkdir(parents=True)
-    (folder / "job.sh").write_text("")
-    submission = {"scheduler": "slurm", "job": "42"}
-    write_json(folder / "submission.json", submission)
+    write_json(folder / "submission.json", {"scheduler": "slurm", "job": "42"})
+    (folder / "job.sh").touch()
     return folder
 
 
@@ -86,7 +84,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def held(run: Path) -> Iterator[subprocess.Popen[str]]:
+def driver(run: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that drives the run."""
     process = start_holder(run / ".lock")
     assert process.stdout.readline() == "held\n"
@@ -162,7 +160,7 @@ def test_a_rank_says_why_it_failed(run: Path) -> None:
 
 
 def test_a_run_is_followed_while_it_is_written(
-    run: Path, held: subprocess.Popen[str]
+    run: Path, driver: subprocess.Popen[str]
 ) -> None:
     row = only(run)
     assert row.status == "running"
@@ -180,8 +178,8 @@ def test_a_run_is_followed_while_it_is_written(
     assert row.eval_accuracy == 0.5
     assert row.progress is not None
     assert row.progress.step == 30
-    held.kill()
-    held.communicate()
+    driver.kill()
+    driver.communicate()
     os.utime(run / ".lock", (0, 0))
     row = only(run)
     assert (run / ".lock").exists()
@@ -212,8 +210,8 @@ def test_runs_of_jobs_and_sweeps_are_found_and_links_are_not(tmp_path: Path) -> 
     (results / "again").symlink_to(plain)
     (results / "round").symlink_to(results)
     rows = read_runs([results, plain])
-    shown = [(row.folder, row.job, row.job_folder) for row in rows]
-    assert shown == [
+    identities = [(row.folder, row.job, row.job_folder) for row in rows]
+    assert identities == [
         (of_job[1], "42", job),
         (of_job[0], "42", job),
         (plain, None, None),
@@ -310,7 +308,7 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
 
 
 class Clock:
-    """In the place of `time`: a sleep takes none, and the tenth ends what is watched."""
+    """A stand-in for `time`: a sleep takes none, and the tenth ends what is watched."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self.now_s = 0.0
@@ -332,13 +330,13 @@ def test_a_scheduler_is_not_asked_at_every_look(
     make_run(job / "run_0", STOPPED)
     (job / "exit_code").write_text("143\n")
     running = make_run(tmp_path / "results/smoke/20261122T000000Z", {})
-    asked = tmp_path / "asked"
-    program("squeue", f"echo >>{asked}")
+    questions = tmp_path / "asked"
+    program("squeue", f"echo >>{questions}")
     with ExitStack() as locks:
         locks.enter_context(hold(running / ".lock"))
         monkeypatch.setattr("rn50.cli.runs.time", Clock(locks.close))
         assert invoke("--watch", str(tmp_path / "results")).exit_code == 0
-    assert len(asked.read_text().splitlines()) == 3
+    assert len(questions.read_text().splitlines()) == 3
 
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -364,37 +362,36 @@ def test_watching_on_a_narrow_terminal_shows_all_that_a_pipe_gets(run: Path) -> 
     assert invoke("--watch", folder).stdout == piped
     process, leader = on_terminal(40, "--watch", folder)
     assert process.wait() == 0
-    shown = ESCAPES.sub("", read_terminal(leader))
-    assert max(map(len, shown.splitlines())) <= 40
-    assert not Counter(piped.split()) - Counter(shown.split())
+    screen = ESCAPES.sub("", read_terminal(leader))
+    assert max(map(len, screen.splitlines())) <= 40
+    assert not Counter(piped.split()) - Counter(screen.split())
 
 
-def test_live(run: Path, held: subprocess.Popen[str]) -> None:
+def test_live(run: Path, driver: subprocess.Popen[str]) -> None:
     make_run(run.with_name("20261121T000000Z"), SUCCESS)
     process, leader = on_terminal(120, "--watch", str(run.parents[1]))
     os.set_blocking(leader, False)
-    shown = b""
+    printed = b""
 
     def text() -> str:
-        nonlocal shown
+        nonlocal printed
         with suppress(OSError):
-            shown += os.read(leader, 1 << 16)
-        return ESCAPES.sub("", shown.decode(errors="replace"))
+            printed += os.read(leader, 1 << 16)
+        return ESCAPES.sub("", printed.decode(errors="replace"))
 
     wait_until(lambda: "0.50/" in text(), 30)
     later = TRAIN | {"step": 150, "epoch": 3.0}
     write_metrics(run, [TRAIN, EVAL, later])
     wait_until(lambda: "3.00/" in text() and "0.5000" in text(), 30)
     write_json(run / "result.json", SUCCESS | {"eval_accuracy": 0.9125})
-    held.communicate("")  # the driver ends
+    driver.communicate("")  # the driver ends
 
     def has_ended() -> bool:
         text()  # a full terminal would hold it up
         return process.poll() is not None
 
     wait_until(has_ended, 30)
-    screens = text().replace("\r", "\n")
-    lines = screens.splitlines()
+    lines = text().replace("\r", "\n").splitlines()
     os.close(leader)
     assert process.returncode == 0
     assert max(map(len, lines)) <= 120

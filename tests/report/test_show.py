@@ -1,8 +1,7 @@
 """The figures of one log: clocks, curve, hyper-parameters; `rn50 log show`."""
 
-import copy
-import json
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,25 @@ import pytest
 from rn50.cli import log as log_commands
 from rn50.report.compare import read_all
 from rn50.report.run_summary import RunSummary, show
-from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, write
-from tests.report.test_report import LOGS
+from tests.compliance.log_text import (
+    Record,
+    Run,
+    again,
+    all_of,
+    drop,
+    good_run,
+    last,
+    meta,
+    put,
+    write,
+)
+from tests.compliance.test_expected import LOGS, REAL
+from tests.compliance.test_rules import after_the_clock
 
-PUBLISHED = LOGS.parent
 
-
-def line(time_ms: Any, key: Any, value: Any = None, **metadata: Any) -> str:
-    record = {
-        "namespace": "",
-        "time_ms": time_ms,
-        "event_type": "POINT_IN_TIME",
-        "key": key,
-        "value": value,
-        "metadata": metadata,
-    }
-    return f":::MLLOG {json.dumps(record)}\n"
+def line(time_ms: float, key: str, value: object = None, **metadata: object) -> str:
+    """A record of a log."""
+    return Record(key, value, time_ms, **metadata).text("4.0.0") + "\n"
 
 
 RUN = (
@@ -52,27 +54,27 @@ NOISE = "mpirun: hello\n\n[1,0]<stdout>: :::MLL\n:::MLLOG {broken\n:::MLLOG [1, 
 
 
 def shown(path: Path) -> dict[str, Any]:
-    """As `rn50 log show --json` prints it."""
+    """The object that `rn50 log show --json` prints."""
     (subject,) = read_all([path])
     return log_commands.shown(subject.logs[0], subject)
 
 
-def figures_of(folder: Path, text: str) -> dict[str, Any]:
+def figures_of(folder: Path, log_text: str) -> dict[str, Any]:
     path = folder / "result_0.txt"
-    path.write_text(text)
+    path.write_text(log_text)
     return shown(path)
 
 
 @pytest.mark.parametrize(
-    "text",
+    "log_text",
     [
         NOISE + RUN.replace("\n", "\n" + NOISE),
         RUN.replace(":::MLLOG", "[1,0]<stdout>:::MLLOG"),
     ],
     ids=["between other lines", "behind a prefix"],
 )
-def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
-    assert figures_of(tmp_path, text) == {
+def test_the_figures_of_a_run(tmp_path: Path, log_text: str) -> None:
+    assert figures_of(tmp_path, log_text) == {
         "benchmark": "resnet",
         "status": "success",
         "time_to_train_s": 14.75,
@@ -102,7 +104,7 @@ INTERRUPTION = line(3_600, "checkpoint_start") + line(18_000, "run_resumed")
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("log_text", "expected"),
     [
         # as in round v0.6, whose rules need no count; epochs of BERT count samples
         (RESNET + COUNTLESS, {"images_per_s": 3 * 1_281_167 / 10}),
@@ -131,9 +133,9 @@ INTERRUPTION = line(3_600, "checkpoint_start") + line(18_000, "run_resumed")
     ids=range(9),
 )
 def test_the_figures_of_an_odd_run(
-    tmp_path: Path, text: str, expected: dict[str, Any]
+    tmp_path: Path, log_text: str, expected: dict[str, Any]
 ) -> None:
-    assert figures_of(tmp_path, text).items() >= expected.items()
+    assert figures_of(tmp_path, log_text).items() >= expected.items()
 
 
 def summary_of(path: Path) -> RunSummary:
@@ -182,9 +184,7 @@ def test_parameters_that_no_rule_reads_are_shown(tmp_path: Path) -> None:
     akiba = good_run(optimizer="sgd")
     for record in akiba:
         record.key = record.key.replace("sgd_", "akiba_")
-    change = find(akiba, "global_batch_size").later(0)
-    change.key = "global_batch_size_change"
-    akiba.append(change)
+    akiba.append(Record("global_batch_size_change", 3264, 0))
     logs = [write(tmp_path / "sgd.txt", sgd), write(tmp_path / "akiba.txt", akiba)]
     of_sgd, of_akiba = [summary_of(log).parameters for log in logs]
     assert of_akiba == of_sgd | {"global_batch_size_change": 3264}
@@ -203,27 +203,19 @@ def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
         run[:] = [record for record in run for _ in range(4)]
 
     def by_a_slower_rank(run: Run) -> None:
-        starts = [record for record in run if record.key == "epoch_start"]
-        stops = [record for record in run if record.key == "epoch_stop"]
-        for stop, start in zip(stops, starts[1:], strict=False):
-            late = copy.copy(stop)
-            late.time_ms = start.time_ms + 1
-            place = run.index(start)
-            run.insert(place + 1, late)
+        _, *starts = all_of(run, "epoch_start")
+        for stop, start in zip(all_of(run, "epoch_stop"), starts, strict=False):
+            late = stop.later(start.time_ms + 1 - stop.time_ms)
+            run.insert(run.index(start) + 1, late)
 
     assert figures(by_four_ranks) == single
     assert figures(by_a_slower_rank) == single
 
 
 def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:
-    def disagree(run: Run) -> None:
-        record = find(run, "global_batch_size")
-        other = copy.copy(record)
-        other.value = 1536
-        run.insert(run.index(record), other)
-
+    disagree = again("global_batch_size", value=1536)
     batch = of(tmp_path, disagree).parameters["global_batch_size"]
-    assert batch == [1536, 3264]
+    assert batch == [3264, 1536]
 
 
 @pytest.mark.parametrize("value", ["0.7", float("nan"), 75.9, -0.1, True])
@@ -236,26 +228,21 @@ def test_an_accuracy_that_is_no_fraction_is_no_evaluation(
 
 
 def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
-    def late(run: Run) -> None:
-        record = last(run, "eval_accuracy")
-        run.remove(record)
-        run.append(record)
-
-    run = of(tmp_path, late)
+    run = of(tmp_path, after_the_clock)
     assert run.evaluations[-1].accuracy == 0.7592
     assert run.reached is None
 
 
 def test_figures_are_of_the_first_run(tmp_path: Path) -> None:
-    """As its verdict is."""
-    first = good_run()
-    second = good_run()
-    for record in second:
-        record.time_ms += 600_000
-    last(second, "eval_accuracy").metadata["epoch_num"] = 36
-    put("seed", 1)(second)
-    log = write(tmp_path / "two.txt", first + second)
-    assert summary_of(log) == of(tmp_path)
+    """The verdict is that of the first run, too."""
+
+    def go_on(run: Run) -> None:
+        second = [record.later(600_000) for record in run]
+        last(second, "eval_accuracy").metadata["epoch_num"] = 36
+        put("seed", 1)(second)
+        run += second
+
+    assert of(tmp_path, go_on) == of(tmp_path)
 
 
 @pytest.mark.parametrize(("gone", "epoch_s"), [("block", 1.0), ("epoch", 1.125)])
@@ -268,11 +255,8 @@ def test_time_per_epoch_from_what_the_log_has(
 
 
 def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
-    run = of(
-        tmp_path,
-        meta("eval_accuracy", "epoch_num", ...),
-        meta("eval_start", "epoch_num", ...),
-    )
+    keys = ("eval_accuracy", "eval_start")
+    run = of(tmp_path, *(meta(key, "epoch_num", ...) for key in keys))
     epochs = [point.epoch for point in run.evaluations]
     assert epochs == [None] * 9
 
@@ -285,7 +269,7 @@ def deep() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("value", "expected"),
     [
         (38.0, "38"),
         (None, "null"),
@@ -296,41 +280,26 @@ def deep() -> Any:
     ],
     ids=range(6),
 )
-def test_values_for_people(value: object, text: str) -> None:
-    assert show(value) == text
+def test_values_for_people(value: object, expected: str) -> None:
+    assert show(value) == expected
 
 
-def published() -> list[list[str]]:
-    """Rows of the table of published logs at hand, v0.7 and later."""
-    table = PUBLISHED / "EXPECTED.tsv"
-    if not table.is_file():
-        return []
-    rows = []
-    for line in table.read_text().splitlines():
-        row = line.split("\t")
-        if row[0].startswith("logs/") and row[1] >= "0.7":
-            rows.append(row)
-    return rows
+PUBLISHED = [row for row in REAL if row[1] >= "0.7"]
 
 
-@pytest.mark.skipif(not published(), reason="no published logs beside this checkout")
-@pytest.mark.parametrize("row", published(), ids=lambda row: row[0])
+@pytest.mark.skipif(not REAL, reason="no published logs beside this checkout")
+@pytest.mark.parametrize("row", PUBLISHED, ids=itemgetter(0))
 def test_the_figures_of_published_logs(row: list[str]) -> None:
     """Against a table that was made by another program."""
     status, accuracy, epochs, seconds, batch = row[6:11]
-    figures = shown(PUBLISHED / row[0])
+    log = LOGS / row[0]
+    figures = shown(log)
     assert (figures["status"] or "-") == status
     assert figures["eval_accuracy"] == pytest.approx(float(accuracy), abs=1e-6)
     assert figures["global_batch_size"] == int(batch)
-    run_s = summary_of(PUBLISHED / row[0]).run_s
+    run_s = summary_of(log).run_s
     if seconds != "-":
         assert run_s == pytest.approx(float(seconds), abs=1e-3)
         assert figures["epochs"] == float(epochs)
     assert figures["time_to_train_s"] == (run_s if status == "success" else None)
     assert len(figures["evaluations"]) > 3
-    if "NVIDIA" in row[0]:
-        time = summary_of(PUBLISHED / row[0]).time
-        epochs = sum(part.epochs for part in time.epochs)
-        epochs_s = sum(part.duration_s for part in time.epochs)
-        rate = 1_281_167 * epochs / epochs_s
-        assert figures["images_per_s"] == pytest.approx(rate, rel=1e-9)

@@ -66,9 +66,11 @@ def refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_who_cannot_read_a_file_of_a_run_names_it(
     run: Path, name: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = command.replace("RUN", str(run)).replace("ABOVE", str(run.parents[1]))
+    command_line = command.replace("RUN", str(run)).replace(
+        "ABOVE", str(run.parents[1])
+    )
     touched = refuse(name, monkeypatch)
-    done = in_this_process(tuple(words.split()))
+    done = in_this_process(tuple(command_line.split()))
     said = done.stdout + done.stderr
     if (page := run / "report.html").exists():
         said += page.read_text()

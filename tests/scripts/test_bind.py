@@ -16,23 +16,23 @@ CHOICE = re.compile(
 )
 
 
-def put(path: Path, text: str) -> None:
+def put(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{text}\n")
+    path.write_text(f"{content}\n")
 
 
 def build(name: str, root: Path) -> Path:
     """A sysfs below `root` as `tests/golden/topologies/NAME.txt` describes it; its `threads` is the
     distance of a core's two threads."""
-    text = (TOPOLOGIES / f"{name}.txt").read_text()
-    lines = [line.split() for line in text.splitlines()]
+    description = (TOPOLOGIES / f"{name}.txt").read_text()
+    lines = [line.split() for line in description.splitlines()]
     offset = 0
-    for record, *words in lines:
+    for record, *fields in lines:
         if record == "threads":
-            offset = int(words[0])
-    for record, *words in lines:
+            offset = int(fields[0])
+    for record, *fields in lines:
         if record == "node":
-            number, cpus = words
+            number, cpus = fields
             put(root / f"devices/system/node/node{number}/cpulist", cpus)
             first, _, _ = cpus.partition(",")
             low, high = map(int, first.split("-"))
@@ -42,7 +42,7 @@ def build(name: str, root: Path) -> Path:
                     siblings = f"{core},{core + offset}"
                     put(topology / "thread_siblings_list", siblings)
         elif record == "pci":
-            add_device(root, *words)
+            add_device(root, *fields)
     return root
 
 
@@ -78,10 +78,10 @@ def choose(root: Path, script: Path, size: int) -> list[str]:
         done = finished([script, "--print"], env=variables, check=True)
         match = CHOICE.fullmatch(done.stdout.strip())
         assert match, done.stdout
-        local_rank, local_size, *places = match.groups()
+        local_rank, local_size, *binding = match.groups()
         assert local_rank == str(rank)
         assert local_size == str(size)
-        chosen.append(" ".join(places[:4]))
+        chosen.append(" ".join(binding[:4]))
     return chosen
 
 
@@ -109,7 +109,7 @@ ABCI = """
 
 
 @pytest.mark.parametrize(
-    ("name", "places"),
+    ("name", "bindings"),
     [
         # GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free.
         ("dgxa100", DGXA100),
@@ -118,9 +118,9 @@ ABCI = """
     ],
 )
 def test_each_rank_has_the_cores_and_the_adapter_near_its_gpu(
-    name: str, places: str, tmp_path: Path, script: Path
+    name: str, bindings: str, tmp_path: Path, script: Path
 ) -> None:
-    expected = places.split("\n")[1:-1]
+    expected = bindings.split("\n")[1:-1]
     assert choose(build(name, tmp_path), script, len(expected)) == expected
 
 
@@ -133,20 +133,20 @@ def test_a_port_that_is_down_is_passed_over(tmp_path: Path, script: Path) -> Non
 def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: nothing to choose from")
-    taken = set()
+    cores = set()
     for rank in ("0", "1"):
-        place = {"SLURM_LOCALID": rank, "SLURM_NTASKS_PER_NODE": "2"}
+        variables = {"SLURM_LOCALID": rank, "SLURM_NTASKS_PER_NODE": "2"}
         done = finished(
             [script, "grep", "Cpus_allowed_list", "/proc/self/status"],
-            env=os.environ | place,
+            env=os.environ | variables,
             check=True,
         )
         match = CHOICE.match(done.stderr.splitlines()[-1])
         assert match
         assert match[1] == rank
         assert done.stdout.split()[1] == match[5]
-        taken.add(match[5])
-    assert len(taken) == 2
+        cores.add(match[5])
+    assert len(cores) == 2
 
 
 @pytest.mark.parametrize("row", range(-1, len(LAUNCHED_BY)))
@@ -157,15 +157,15 @@ def test_launchers_are_asked_in_the_order_of_the_table(
     that follow."""
     named = RankVariables("A_RANK", "A_SIZE", "A_LOCAL_RANK", "A_LOCAL_SIZE")
     launchers = [named, *LAUNCHED_BY]
-    asked, *others = launchers[row + 1 :]
+    first, *followers = launchers[row + 1 :]
     variables = {
         "PATH": os.environ["PATH"],
         "RN50_RANK_VARIABLES": ",".join(map(str, named)),
         "RN50_SYSFS": str(tmp_path),
     }
-    for launcher in others:
+    for launcher in followers:
         variables |= dict.fromkeys(map(str, launcher), "9")
-    variables |= zip(map(str, asked), "4513", strict=True)
+    variables |= zip(map(str, first), "4513", strict=True)
     done = finished([script, "--print"], env=variables)
-    size = 3 if asked.local_size else 9
+    size = 3 if first.local_size else 9
     assert done.stdout.startswith(f"bind: local rank 1 of {size}:"), done

@@ -29,9 +29,9 @@ DEPENDENT = "dependent: {optimizer.eta: {factor: 1, of: seed}}\nparameters:"
 TWICE = "dependent: {batch.per_rank: {factor: 1, of: batch.per_rank}}\nparameters:"
 
 
-def loaded_from(folder: Path, text: str) -> LoadedSweep:
+def loaded_from(folder: Path, yaml_text: str) -> LoadedSweep:
     path = folder / "sweep.yaml"
-    path.write_text(text)
+    path.write_text(yaml_text)
     return load_sweep(path)
 
 
@@ -48,9 +48,9 @@ def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
 
 
 def test_a_whole_number_of_a_range_is_one(tmp_path: Path) -> None:
-    text = GOOD.replace("choice: [5, 10]", "linear: [5, 15], step: 5")
+    yaml_text = GOOD.replace("choice: [5, 10]", "linear: [5, 15], step: 5")
     values = {"schedule.warmup": 1.0, "batch.per_rank": 10.0}
-    run = loaded_from(tmp_path, text).load_trial(values).run
+    run = loaded_from(tmp_path, yaml_text).load_trial(values).run
     assert run.batch.per_rank == 10
     assert str(run.schedule.warmup) == "1 epochs"
 
@@ -157,6 +157,6 @@ def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> Non
     old = loaded_from(tmp_path, GOOD).definition()
     longer = loaded_from(tmp_path, GOOD + "trials: 99\n")
     assert longer.definition() == old
-    for was, now in (("0.01", "0.02"), ("4 epochs", "5 epochs")):
-        other = loaded_from(tmp_path, GOOD.replace(was, now))
-        assert other.definition() != old
+    for was, replacement in (("0.01", "0.02"), ("4 epochs", "5 epochs")):
+        changed = loaded_from(tmp_path, GOOD.replace(was, replacement))
+        assert changed.definition() != old

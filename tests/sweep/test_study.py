@@ -17,8 +17,8 @@ PARAMETERS = {
 
 
 def make(**more: object) -> Sweep:
-    given = {"name": "a", "parameters": PARAMETERS, "seed": 7, **more}
-    return Sweep.model_validate(given)
+    fields = {"name": "a", "parameters": PARAMETERS, "seed": 7, **more}
+    return Sweep.model_validate(fields)
 
 
 def opened(sweep: Sweep, folder: Path, **definition: object) -> Study:
@@ -53,11 +53,11 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
             "data.no_augment_from_epoch": Parameter(choice=(None, 8)),
         }
     sweep = make(sampler=sampler, parameters=parameters)
-    whole = draw(sweep, tmp_path / "whole", 8)
-    assert draw(sweep, tmp_path / "killed", 8, reopen=True) == whole
-    assert len(set(map(str, whole))) > 4
-    other = sweep.model_copy(update={"seed": 8})
-    assert draw(other, tmp_path / "other", 8) != whole
+    uninterrupted = draw(sweep, tmp_path / "whole", 8)
+    assert draw(sweep, tmp_path / "killed", 8, reopen=True) == uninterrupted
+    assert len(set(map(str, uninterrupted))) > 4
+    other_seed = sweep.model_copy(update={"seed": 8})
+    assert draw(other_seed, tmp_path / "other", 8) != uninterrupted
 
 
 def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
@@ -67,22 +67,20 @@ def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     }
     sweep = make(sampler="grid", parameters=parameters, trials=1000)
     assert sweep.wanted_trials == 6
-    fewer = sweep.model_copy(update={"trials": 5})
-    assert fewer.wanted_trials == 5
-    drawn = draw(sweep, tmp_path / "a", 6)
-    assert len(set(map(str, drawn))) == 6
+    assert sweep.model_copy(update={"trials": 5}).wanted_trials == 5
+    assert len(set(map(str, draw(sweep, tmp_path / "a", 6)))) == 6
 
 
 def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
     """Optuna alone adds to the torn line and cannot read it again; for the lock it waits 30 s."""
     sweep = make(sampler="random")
-    whole = draw(sweep, tmp_path / "a", 3)
+    uninterrupted = draw(sweep, tmp_path / "a", 3)
     torn = tmp_path / "b"
-    assert draw(sweep, torn, 2) == whole[:2]
+    assert draw(sweep, torn, 2) == uninterrupted[:2]
     with (torn / JOURNAL).open("ab") as file:
         file.write(b'{"op_code": 4, "wor')
     (torn / f"{JOURNAL}.lock").touch()
-    assert draw(sweep, torn, 1) == whole
+    assert draw(sweep, torn, 1) == uninterrupted
 
 
 FIRST = b'{"op_code":0,"worker_id":"a","study_name":"sweep","directions":[1]}\n'
@@ -113,13 +111,13 @@ def test_a_journal_that_cannot_be_continued_stays_as_it_is(
     tmp_path: Path, content: bytes
 ) -> None:
     journal = tmp_path / JOURNAL
-    beside = tmp_path / f"{JOURNAL}.lock"
-    beside.touch()
+    lock_file = tmp_path / f"{JOURNAL}.lock"
+    lock_file.touch()
     journal.write_bytes(content)
     with refused(r"journal\.log: Optuna's journal expected, .* found "):
         opened(make(), tmp_path)
     assert journal.read_bytes() == content
-    assert sorted(tmp_path.iterdir()) == [journal, beside]
+    assert sorted(tmp_path.iterdir()) == [journal, lock_file]
 
 
 def test_a_journal_is_a_file_of_its_folder(tmp_path: Path) -> None:
@@ -147,7 +145,7 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(
     tmp_path: Path,
 ) -> None:
     sweep = make(sampler="random")
-    whole = draw(sweep, tmp_path / "whole", 2)
+    uninterrupted = draw(sweep, tmp_path / "whole", 2)
     journal = tmp_path / "a" / JOURNAL
     first = opened(sweep, tmp_path / "a")
     first.ask()
@@ -157,9 +155,9 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(
     journal.write_bytes(b"".join(more[: lines + 2]))  # asked, one value set
     second = opened(sweep, tmp_path / "a")
     (running,) = second.trials
-    assert running.params == whole[0]
+    assert running.params == uninterrupted[0]
     assert running.state == TrialState.RUNNING
-    assert second.ask().params == whole[1]
+    assert second.ask().params == uninterrupted[1]
     assert len(second.trials) == 2
 
 
