@@ -109,8 +109,8 @@ def test_rows_left_out_are_predicted_as_is_claimed() -> None:
 
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_the_pictures_are_as_they_are_drawn(name: str) -> None:
-    drawn = pictures.PICTURES[name]()
-    assert (pictures.FOLDER / name).read_text() == drawn, (
+    picture = pictures.PICTURES[name]()
+    assert (pictures.FOLDER / name).read_text() == picture, (
         "python -m tests.predict.pictures"
     )
 
@@ -123,11 +123,11 @@ def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
         "  fp16: null\n  tensor_flops_per_s: 2.25e15\n  memory_bytes_per_s: 8.0e12\n"
     )
     size = ("--gpus", "8", "--batch-per-gpu", "400")
-    shown = rn50("predict", "--system", str(sheet), *size)
-    assert "calibrated on the data sheet: it was not measured\n" in shown.stdout
+    described = rn50("predict", "--system", str(sheet), *size)
+    assert "calibrated on the data sheet: it was not measured\n" in described.stdout
     faster = rn50("predict", "--system", str(sheet), *size, "--json")
     ours = rn50("predict", "--system", "dgxh100", *size, "--json")
-    now = json.loads(ours.stdout)
-    then = json.loads(faster.stdout)
-    gain = now["step_time_ms"] / then["step_time_ms"]
+    of_dgxh100 = json.loads(ours.stdout)
+    of_sheet = json.loads(faster.stdout)
+    gain = of_dgxh100["step_time_ms"] / of_sheet["step_time_ms"]
     assert 1.5 < gain < 3
