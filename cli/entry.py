@@ -191,9 +191,8 @@ def _meant(line: str) -> str:
     if "did you mean" in line.lower():
         return ""
     for argument in sys.argv[1:]:
-        if (
-            argument.startswith("-") and "=" not in argument
-        ):  # an option's name is no path
+        # an option's name is no path
+        if argument.startswith("-") and "=" not in argument:
             continue
         path = Path(argument.partition("=")[2] or argument)
         # neither `log` in "a log" nor the last part of another path
