@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import suppress
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OUTPUT = "output.log"
 STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
+_POLL_S = 0.05
 _LEFT_S = 600.0
 """The time that the trial of a killed driver has to end in order (`limits.grace_s`)."""
 
@@ -49,12 +50,12 @@ def start(folder: Path) -> Popen[str]:
 
 def stop(trial: Popen[str]) -> None:
     """End a trial: ask, wait, kill. Its ranks end with it."""
-    from subprocess import TimeoutExpired
-
     trial.terminate()  # its log is closed as aborted
-    with suppress(TimeoutExpired):
-        trial.wait(STOP_S)
-    trial.kill()  # nothing where it has ended
+    until_s = time.monotonic() + STOP_S
+    while trial.poll() is None and time.monotonic() < until_s:
+        time.sleep(_POLL_S)
+    if trial.poll() is None:
+        trial.kill()
     trial.wait()
 
 
