@@ -311,7 +311,7 @@ def test_reading_before_the_clock_is_refused(
     assert "run_start" not in logged_keys(tmp_path / "run")
 
 
-def test_no_rank_reads_before_the_clock_of_rank_0(
+def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = []
@@ -329,4 +329,4 @@ def test_no_rank_reads_before_the_clock_of_rank_0(
 
         monkeypatch.setattr(owner, name, noted)
     train(tmp_path / "run", "limits.time_s=0.001")
-    assert order == ["start_clock", "barrier", *["next"] * 3, "shutdown"]
+    assert order == ["start_clock", "barrier", *["next"] * 3, "barrier", "shutdown"]

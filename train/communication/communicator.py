@@ -99,10 +99,7 @@ class Communicator:
     def stop(self) -> None:
         """Leave in good order: everything enqueued is done first, or Horovod aborts."""
         nd.waitall()
-        # The first to shut down would abort what another row of a torus still sums. So all meet,
-        # by a sum in host memory, which Horovod's own thread ends. The end of a sum on a GPU is
-        # told by a thread that another rank's shutdown ends, and a rank would wait for ever.
-        hvd.allreduce_(nd.zeros(1), op=hvd.Sum, name="leave").wait_to_read()
+        self.barrier()  # the first to shut down would abort what another row of a torus still sums
         hvd.shutdown()
         self._connection.leave()
 
@@ -194,8 +191,10 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
-        nothing = self.operators.zeros(1)
-        self.add_up(nothing, "barrier").wait_to_read()
+        # In host memory: Horovod's own thread completes such a sum. That a sum on a GPU is done is
+        # told by another thread, which ends with the first rank's shutdown. Where that came first,
+        # a rank that was still in `stop` waited for ever.
+        self.add_up(nd.zeros(1), "barrier").wait_to_read()
 
     def check_replicas(
         self, digests: Mapping[str, bytes], when: str, step: int
