@@ -159,7 +159,7 @@ def config_list(
         paths = [PRESETS / f"system/{name}.yaml" for name in list_systems()]
     rows = []
     for path in paths:
-        # each file of ours begins with a sentence on itself
+        # the first line of a preset or machine file says what it describes
         first = path.read_text().splitlines()[0]
         rows.append((path.stem, first.lstrip("# ")))
     print_table((what, "what"), rows, free=(1,))

@@ -81,7 +81,7 @@ def choices(names: Collection[str]) -> JsonObject:
         # one word, several of an option that may be repeated, or None
         values = [value] if isinstance(value, str) else value or ()
         for name in values:
-            # a shell that completes a word parses what is there, however wrong
+            # where a shell completes a word, it is not finished and may be no name yet
             if name not in names and not context.resilient_parsing:
                 expected = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{expected}, found {name}{nearest_name(name, names)}")

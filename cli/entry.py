@@ -54,7 +54,7 @@ def _speak_utf8() -> None:
         become([sys.executable, *sys.orig_argv[1:]])
     _open_closed()
     backslashes = "backslashreplace"  # file names are bytes, and not always of UTF-8
-    # whoever has put another object in its place wants to see what is printed
+    # another object captures what is printed, in a test or a program that calls `main`
     if isinstance(sys.stdout, io.TextIOWrapper | None):
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(_Output(1, "w", closefd=False)),

@@ -35,7 +35,7 @@ def submission(
     def ask(field: str) -> str:
         """Ask on a terminal for what a field should say; elsewhere it stays empty."""
         question = f"systems/*.json: {field} (Enter leaves it empty)"
-        # nobody is there to answer: the empty fields are named below
+        # no terminal, so no question: the fields that stay empty are named at the end
         if not sys.stdin.isatty():
             return ""
         try:

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from ..host.finding import printable
 
 _LEAST_CELLS = 20
-"""The narrowest terminal that is believed; COLUMNS may say anything."""
+"""The least width of a table, where COLUMNS holds a smaller number."""
 _LEAST_FOLDED = 16
 """Width of a column of sentences."""
 _LEAST_COLUMNS = 2.5

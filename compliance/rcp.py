@@ -23,9 +23,8 @@ SCALED_FROM = "2.1.0"
 
 _TOLERANCE = 1e-4  # of the tool's bisection
 _SUBMITTED = benchmark.RUNS - 2
-_INTERPOLATED = (
-    benchmark.RUNS * 2
-)  # the runs that the tool takes an interpolated point for
+# the runs that the tool counts for an interpolated point
+_INTERPOLATED = benchmark.RUNS * 2
 
 # Quantiles t(0.95; degrees of freedom) of Student's distribution, for n1 + 3 - 2 with n1 the
 # reference runs - 2, or 10 for an interpolated point.

@@ -1,4 +1,5 @@
-"""The data set before the clock starts: its page caches are dropped, and nobody may read it."""
+"""The data set before the clock starts: its page caches are dropped, and no process may
+have a file of it open."""
 
 from __future__ import annotations
 

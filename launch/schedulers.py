@@ -273,7 +273,7 @@ class Local(Scheduler):
     cancel_command = "kill"
 
     def directives(self, run: Run) -> Iterator[str]:
-        """No lines: nobody reads them."""
+        """No lines, as no scheduler reads them. Raises UserError: the job is to be requeued."""
         if run.system.job.requeue:
             raise UserError(
                 "system.job.requeue: slurm, sge or pbs expected, found local"

@@ -131,7 +131,7 @@ class Watchdog:
             RunningClock()
         )  # no rank is silent while this process is suspended
         self._start_s = self._clock.look_s()
-        # who does not know it is no rank of this job
+        # a connection that does not begin with it is not from a rank of this job
         self._token = secrets.token_hex(16)
         self._hosts = dict(enumerate(hosts))
         self._host = _HERE if one_machine else socket.gethostname()

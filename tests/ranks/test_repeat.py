@@ -25,9 +25,8 @@ def record(folder: Path, accuracy: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "new_accuracy", ["0.75", "0.7500000000000001"]
-)  # the last bit counts
+# the last bit counts
+@pytest.mark.parametrize("new_accuracy", ["0.75", "0.7500000000000001"])
 def test_curves_are_compared_bit_for_bit(tmp_path: Path, new_accuracy: str) -> None:
     recorded = record(tmp_path / "then", "0.75")
     repeat = compare_with_recorded(recorded, record(tmp_path / "now", new_accuracy))
