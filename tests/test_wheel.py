@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.checkout import copy_to, tracked
-from tests.cli.test_everywhere import Case, make_work, run_all
+from tests.cli.test_everywhere import USES, Case, make_work, run_all
 from tests.conftest import made_once
 from tests.rooms import ROOMS
 from tests.waiting import output_of
@@ -99,15 +99,22 @@ EXTRAS = dict.fromkeys(TRAINS, "train") | {
 
 
 def test_every_command_with_the_wheel_alone(
-    environment: Path, root: Path, small_data: Path, whole: Path, tmp_path: Path
+    environment: Path,
+    root: Path,
+    small_data: Path,
+    uninterrupted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each shows its help; one that trains names the extra that it needs, the others do their work,
     far from any checkout."""
     (tmp_path / "work").mkdir()
-    work = make_work(tmp_path / "work", root, small_data, whole)
+    work = make_work(tmp_path / "work", root, small_data, uninterrupted)
     python = str(environment / "bin/python")
     # which would miss the programs of the packages that are links here
     left_out = {"doctor"}
+    # of a folder that is not there it would say that first
+    monkeypatch.setitem(USES, "evaluate", "run")
     printed = run_all(Case(), work, tmp_path, python, left_out)
     for result in printed:
         result.is_well({result.code_when_well})
