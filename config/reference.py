@@ -5,12 +5,9 @@ What `rn50 config explain` prints and docs/config.md holds.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import types
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -18,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from ..host.errors import UserError, show
-from . import machine, schema
+from . import schema
 from .choices import Form
 from .leaves import is_within, yaml_value
 from .names import nearest_name
@@ -116,7 +113,7 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
         holder = get_origin(field.annotation)
         default = _default_of(field)
         if below is None or holder is tuple:
-            meaning = field.description or _docstring(section, name)
+            meaning = _on_one_line(field.description or "")
             yield Key(path, meaning, _values(field.annotation, field.metadata), default)
         if below is None:
             continue
@@ -138,32 +135,6 @@ def _default_of(field: FieldInfo) -> str:
     if isinstance(default, Duration):
         return str(default)
     return yaml_value(to_jsonable_python(default, fallback=str))
-
-
-def _docstring(section: type[Section], field: str) -> str:
-    """What the docstring below a field says: of its section, or of the one that this extends."""
-    docstrings = _docstrings()
-    keys = ((base.__name__, field) for base in section.__mro__)
-    return next((docstrings[key] for key in keys if key in docstrings), "")
-
-
-@lru_cache(maxsize=1)
-def _docstrings() -> dict[tuple[str, str], str]:
-    """The docstrings by section and field, from the source, and when asked for: pydantic would read
-    them at each import of the schema, which takes a rank 50 ms more."""
-    docstrings = {}
-    for module in (schema, machine):
-        for section in ast.parse(inspect.getsource(module)).body:
-            if not isinstance(section, ast.ClassDef):
-                continue
-            for field, below in pairwise(section.body):
-                match field, below:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=name)),
-                        ast.Expr(value=ast.Constant(value=str(text))),
-                    ):
-                        docstrings[section.name, name] = _on_one_line(text)
-    return docstrings
 
 
 def _on_one_line(docstring: str) -> str:

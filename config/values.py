@@ -225,9 +225,12 @@ Ruleset = Annotated[str, _RULESET]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, and a key that is not declared is an error."""
+    """Base of all sections: frozen, and a key that is not declared is an error. What the docstring
+    below a field says is the key's meaning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True
+    )
 
 
 def section_of(annotation: Any) -> type[Section] | None:
