@@ -215,10 +215,10 @@ def log_score(
 
     Example: `rn50 log score results/quick/20261121T080000Z`
     """
-    from ..compliance.check_log import is_valid
     from ..compliance.round import judge_all
     from ..compliance.score import score_checks
     from ..logging.places import log_folders
+    from ..logging.records import is_valid
     from .log_check import check_lines
 
     scores = []

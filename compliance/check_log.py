@@ -11,15 +11,13 @@ from ..host.finding import ERROR, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of
-from ..logging.records import Verdict
+from ..logging.records import NOT_RUN, PASS, POLICY_VERDICT, Verdict, is_valid
 from .log_rules import apply, checked_keys
 from .logged_run import LoggedRun, OwnTarget
-from .official import NOT_RUN, check_officially, installed_version
+from .official import check_officially, installed_version
 from .rule import LOG
 from .ruleset import find_ruleset
 
-PASS = "PASS"
-POLICY_VERDICT = "POLICY"
 FAIL = "FAIL"
 CANNOT_READ = "CANNOT_READ"
 MISSED = "MISSED"
@@ -210,12 +208,6 @@ def own_target(folder: Path) -> OwnTarget:
     except (UserError, OSError, ValueError, RecursionError) as error:
         first_line = str(error).partition("\n")[0]
         return OwnTarget(problem=getattr(error, "strerror", first_line) or first_line)
-
-
-def is_valid(verdict: str | None) -> bool:
-    """Whether a log, or a submission, of this verdict is a valid result: `log check` and `launch`
-    end with exit code 0."""
-    return verdict in (PASS, POLICY_VERDICT)
 
 
 def verdict_of(findings: Iterable[Finding]) -> str:

@@ -15,15 +15,8 @@ from ..config.names import list_systems
 from ..host.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding, number, shown
 from ..host.reading import Ambiguous, JsonObject, parse_json, read_file
 from ..logging.places import is_one_run, no_logs, results_in
-from .check_log import (
-    PASS,
-    POLICY_VERDICT,
-    Check,
-    check_log,
-    is_valid,
-    own_target,
-    verdict_of,
-)
+from ..logging.records import PASS, POLICY_VERDICT, is_valid
+from .check_log import Check, check_log, own_target, verdict_of
 from .likeness import COARSE_MS, Alike, find_alike, traces_of
 from .logged_run import LABEL_SMOOTHING_KEYS, LoggedRun
 from .rule import (

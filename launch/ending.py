@@ -130,8 +130,6 @@ def rank_failed(
 
 def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Ending:
     """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to."""
-    from .verdict import objection  # compliance: 0.05 s
-
     accuracy = result.eval_accuracy
     target = result.target or 0.0
     reached = "no evaluation"
@@ -139,10 +137,9 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
         reached = f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.epochs}"
     if result.status == SUCCESS:
-        against = objection(result)
-        reason = f"target {plain(target)} reached: {where}" + (
-            against and f", but {against}"
-        )
+        reason = f"target {plain(target)} reached: {where}"
+        if result.objection:
+            reason += f", but {result.objection}"
         return Ending(reason, folder, f"its report: {RunFolder(folder).report}")
     if result.stopped is None:
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"

@@ -38,7 +38,6 @@ from .resume import load_attempt
 from .run import run_plan, with_fresh_seed
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
-from .verdict import is_good
 
 DROP_CACHES = (
     "bash",
@@ -202,7 +201,7 @@ def _outcome_of_error(
 
 def _outcome_of(result: Result | None) -> Outcome:
     """The outcome of a run that has ended in order."""
-    return Outcome(0 if result and is_good(result) else EXIT_BAD)
+    return Outcome(0 if result and result.is_good else EXIT_BAD)
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..compliance.check_log import MISSED, Check
 from ..compliance.config_rules import check_config
-from ..compliance.official import NOT_RUN, check_officially
+from ..compliance.official import check_officially
 from ..compliance.submission import as_one, judge_path
 from ..config.layout import with_ranks
 from ..config.load import Loaded
@@ -30,7 +30,15 @@ from ..host.progress import Tracker, say
 from ..host.reading import read_ends, read_object
 from ..host.stop_signals import StopSignals
 from ..logging.places import NoLogs
-from ..logging.records import FAILED, SUCCESS, ReferenceRate, Result, Verdict, write
+from ..logging.records import (
+    FAILED,
+    NOT_RUN,
+    SUCCESS,
+    ReferenceRate,
+    Result,
+    Verdict,
+    write,
+)
 from ..logging.run_folder import JobFolder, RunFolder
 from ..predict.predictor import precision_of
 from ..predict.work import training_flops, utilisation
