@@ -72,10 +72,10 @@ class Check(NamedTuple):
     path: Path
     verdict: str
     cause: str
-    ruleset: str
-    ruleset_source: str
-    official: Verdict | None
-    findings: tuple[Finding, ...]
+    ruleset: str = ""
+    ruleset_source: str = ""
+    official: Verdict | None = None
+    findings: tuple[Finding, ...] = ()
     run: LoggedRun | None = None
     kind: str = LOG
     is_miss: bool = False

@@ -70,9 +70,6 @@ class Round:
             path=self.path,
             verdict=worst,
             cause=self.summary,
-            ruleset="",
-            ruleset_source="",
-            official=None,
             findings=findings,
             kind=ROUND,
         )
@@ -120,9 +117,5 @@ def _without_logs(folder: Path, error: NoLogs) -> Check:
         path=folder,
         verdict=CANNOT_READ,
         cause=str(error).removeprefix(f"{folder}: "),
-        ruleset="",
-        ruleset_source="",
-        official=None,
-        findings=(),
         kind=FOLDER,
     )

@@ -132,7 +132,6 @@ def judge_path(
             cause=cause,
             ruleset=of_round.ruleset,
             ruleset_source=of_round.ruleset_source,
-            official=None,
             findings=findings,
             kind=FOLDER,
             is_miss=submission.is_run

@@ -112,15 +112,10 @@ def run_stopped(
 
 
 def rank_failed(
-    reason: str,
-    folder: Path,
-    launcher: str | None = None,
-    loaded: Loaded | None = None,
-    *,
-    hopeless: bool = False,
+    reason: str, folder: Path, launcher: str | None = None, loaded: Loaded | None = None
 ) -> Ending:
-    """A run of which a rank failed. `hopeless`: it would fail there again."""
-    if hopeless:
+    """A run of which a rank failed."""
+    if RunFolder(folder).is_hopeless:
         advice = (
             "to go on would end there again; try a lower optimizer.base_lr or a longer "
         )

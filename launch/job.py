@@ -30,7 +30,6 @@ from ..logging.records import Result
 from ..logging.run_folder import RunFolder
 from .ending import RunError, StoppedBySignal, asked_by
 from .job_folder import OpenJob
-from .job_script import ROOT, program_on_nodes
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .launchers import LAUNCHERS
 from .preflight import refuse_runs
@@ -102,8 +101,7 @@ def _say_error(message: str) -> None:
 def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
     """One run after the other, up to one that failed or was stopped."""
     loaded = request.loaded or load(request.config, request.overrides)
-    in_container = loaded.run.system.job.container is not None
-    plan = plan_launch(loaded, Options(request.launcher, in_container=in_container))
+    plan = plan_launch(loaded, Options(request.launcher, in_job=True))
     refuse_runs(loaded.run, request.runs)
     plan.refuse()
     worst = Outcome(0)
@@ -146,10 +144,7 @@ def _run_one(
     if plan.run.system.job.drop_caches:
         run_once_per_node(plan, DROP_CACHES)
     options = plan.options._replace(
-        launcher=None,
-        out=out.path,
-        resume=out.path if resumes else None,
-        program=rank_program(loaded.run),
+        launcher=None, out=out.path, resume=out.path if resumes else None
     )
     try:
         result, late = run_plan(replace(plan, loaded=loaded, options=options), track)
@@ -222,38 +217,6 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
 
 
 # --- beside the ranks: once on every node, through the same launcher ---
-
-
-def rank_program(run: Run) -> list[str]:
-    """What one rank is started with: in the container, if there is one, bound to its cores, GPU and
-    network card. Pyxis takes options of srun."""
-    job = run.system.job
-    start = Path.cwd()
-    home, python = (
-        program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
-    )
-    rank = [python, "-m", "rn50.train"]
-    if job.bind != "none":
-        rank.insert(0, f"{home}/scripts/bind.sh")
-    if not job.container:
-        return rank
-    mounts = [f"{start}:{start}", *job.mounts]
-    if job.stage:
-        mounts.append(f"{run.data.path}:{run.data.path}")
-    rank = ["env", f"PYTHONPATH={home}", *rank]
-    if job.engine == "pyxis":
-        image = [f"--container-image={job.container}", "--container-name=rn50"]
-        where = [
-            f"--container-mounts={','.join(mounts)}",
-            f"--container-workdir={start}",
-        ]
-        return [*image, *where, *rank]
-    command = ["singularity", "exec"]
-    if run.system.device == "gpu":
-        command.append("--nv")
-    for mount in mounts:
-        command += ["--bind", mount]
-    return [*command, "--pwd", str(start), job.container, *rank]
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 from ..compliance.check_log import MISSED, Check
@@ -91,21 +90,15 @@ def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
     ends. Raises UserError before the ranks start; RunError: one of them failed; StoppedBySignal: a
     signal ended it."""
     resumed = plan.options.resume
-    if resumed is not None and RunFolder(resumed).is_to_conclude:
-        out = RunFolder(resumed)
-        with hold(out.lock):
-            return _conclude_undisturbed(plan, out)
-    out, manifest = prepare(plan, track)
+    out = RunFolder(resumed) if resumed else None
+    manifest = None
+    if out is None or not out.is_to_conclude:
+        out, manifest = prepare(plan, track)
     with hold(out.lock):
-        run_attempts(plan, out, manifest)
-        return _conclude_undisturbed(plan, out)
-
-
-def _conclude_undisturbed(
-    plan: LaunchPlan, out: RunFolder
-) -> tuple[Result, StopSignals]:
-    late = StopSignals().take()
-    return conclude(plan.run, out, plan.options), late
+        if manifest is not None:
+            run_attempts(plan, out, manifest)
+        late = StopSignals().take()
+        return conclude(plan.run, out, plan.options), late
 
 
 def prepare(plan: LaunchPlan, track: Tracker) -> tuple[RunFolder, Manifest]:
@@ -199,23 +192,16 @@ def _next_attempt(
 
 def begin_run(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     """Write what the ranks will read, and print what runs."""
-    with _writing(out):
+    try:
         reserve(out.path)  # first: a disk may be nearly full
         save_config(plan.loaded, out)
         command = plan.job_in(str(out)).command
         record = describe_environment(plan.environment, plan.launcher, command)
         write(out.environment, replace(record, run=in_brief(plan.run, plan.steps)))
-    announce(plan, out, manifest)
-
-
-@contextmanager
-def _writing(out: RunFolder) -> Iterator[None]:
-    """Let an OSError of the block say so; one that names no file names `out`."""
-    try:
-        yield
     except OSError as error:
         error.filename = f"{error.filename or out}: cannot write"
         raise
+    announce(plan, out, manifest)
 
 
 def check_result(out: RunFolder) -> None:
@@ -231,9 +217,7 @@ def end_failed(plan: LaunchPlan, out: RunFolder, error: UserError) -> RunError:
     reason = str(error)
     if isinstance(error, RankFailed):
         reason = error.reason
-    ending = rank_failed(
-        reason, out.path, plan.options.launcher, plan.loaded, hopeless=out.is_hopeless
-    )
+    ending = rank_failed(reason, out.path, plan.options.launcher, plan.loaded)
     close_result(out, plan.run, ending)
     return RunError(f"{error}{ending.what_next}", ending)
 
@@ -248,12 +232,6 @@ def close_result(out: RunFolder, run: Run, ending: Ending) -> None:
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
         write(out.result, ending.recorded(result))
     try_report(out)
-
-
-def warnings_in(out: RunFolder) -> list[str]:
-    """The first five different warnings of ranks in stderr.log."""
-    warnings = re.findall(r"rn50: warning: .*", read_ends(out.stderr))
-    return list(dict.fromkeys(warnings))[:5]
 
 
 def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
@@ -309,7 +287,16 @@ def conclude(run: Run, out: RunFolder, options: Options) -> Result:
         print(f"rn50: warning: {out.result}: cannot write: {error.strerror}")
     print(f"check: {check.word}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
-    say_figures(result, run, out)
+    if result.repeats is not None:
+        print(repeat_line(result.repeats))
+    # the first five different ones of ranks
+    warnings = re.findall(r"rn50: warning: .*", read_ends(out.stderr))
+    for line in list(dict.fromkeys(warnings))[:5]:
+        print(line)
+    if result.reference is not None:
+        reference = run.system.references[run.name]
+        print(reference.line(run.name, result.images_per_s or 0.0))
+    print(result_line(result, out))
     say(ending.line)
     return result
 
@@ -325,7 +312,7 @@ def check_run(run: Run, out: RunFolder) -> Check:
         reason = getattr(error, "strerror", None) or error
         why = f"cannot check {log}: {reason}"
         _warn_after_the_end(why)
-        return Check(log, NOT_RUN, why, run.ruleset, "", Verdict(NOT_RUN), ())
+        return Check(log, NOT_RUN, why, run.ruleset, official=Verdict(NOT_RUN))
     return check
 
 
@@ -353,19 +340,6 @@ def judge(run: Run, out: RunFolder, options: Options, check: Check) -> Result:
         rate = ReferenceRate(reference.images_per_s, reference.tolerance, passes)
         result = replace(result, reference=rate)
     return result
-
-
-def say_figures(result: Result, run: Run, out: RunFolder) -> None:
-    """Print what people are told of a run beside its verdict and its end."""
-    if result.repeats is not None:
-        print(repeat_line(result.repeats))
-    for line in warnings_in(out):
-        print(line)
-    if result.reference is not None:
-        print(
-            run.system.references[run.name].line(run.name, result.images_per_s or 0.0)
-        )
-    print(result_line(result, out))
 
 
 def try_report(out: RunFolder, *checks: Check) -> None:
