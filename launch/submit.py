@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -139,15 +139,14 @@ def submit(
     put_aside(plan.files)
     write_file(plan.files.script, plan.script)
     brief = in_brief(loaded.run, build_plan(loaded.run))
-    job = ""  # not known, but it may be in the queue
     try:
         job = _start_here(plan) if scheduler == "local" else _queue(plan)
     except (NotStarted, Refused):
         if folder is None:  # else `rn50 runs` lists a job that there has never been
             shutil.rmtree(plan.folder, ignore_errors=True)
         raise
-    except BaseException:
-        _record(plan, Submission(scheduler, job, runs, brief))
+    except BaseException:  # it may be in the queue
+        _record(plan, Submission(scheduler, "", runs, brief))
         raise
     _record(plan, Submission(scheduler, job, runs, brief))
     return plan, job
@@ -205,15 +204,9 @@ def _start_here(plan: SubmissionPlan) -> str:
     return str(child.pid)
 
 
-def wait(
-    plan: SubmissionPlan,
-    job: str,
-    poll_s: float = POLL_S,
-    settle_s: float = SETTLE_S,
-    tell: Callable[[str], None] = print,
-) -> int:
-    """Wait until the scheduler no longer knows the job as alive; the exit code it left. `tell` gets
-    why it has not begun, as often as that changes. Raises UserError: it left none, or can never
+def wait(plan: SubmissionPlan, job: str) -> int:
+    """Wait until the scheduler no longer knows the job as alive, and say why it has not begun, as
+    often as that changes; the exit code it left. Raises UserError: it left none, or can never
     begin."""
     last_reason = ""
     while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
@@ -221,13 +214,13 @@ def wait(
             raise UserError(f"{plan.scheduler.name} job {job} {state.reason}")
         if state.reason not in ("", last_reason):
             last_reason = state.reason
-            tell(f"{plan.scheduler.name} job {job} {last_reason}")
-        time.sleep(poll_s)
-    until_s = time.monotonic() + settle_s
+            say(f"{plan.scheduler.name} job {job} {last_reason}")
+        time.sleep(POLL_S)
+    until_s = time.monotonic() + SETTLE_S
     while time.monotonic() < until_s:
         if (code := plan.files.read_exit_code()).isdecimal():
             return int(code)
-        time.sleep(min(poll_s, 0.2))
+        time.sleep(POLL_S / 10)
     raise UserError(
         f"job {job} ended without an exit code: its script was killed or never began; see "
         f"{plan.files.log}"
@@ -247,18 +240,14 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         if scheduler in SCHEDULERS and not (job or code):
             return UNKNOWN, f"{scheduler} was given the job, and named no id"
         return _ended_with(code, files)
+    never = f"{scheduler} does not have job {job} any more: it never began"
+    without_code = CANCELLED, never
     try:
-        state = ask(dialect, job, folder)
+        if state := ask(dialect, job, folder):
+            return QUEUED, f"{scheduler} job {job} {state.reason}".strip()
     except UserError as error:
-        if code:
-            return _ended_with(code, files)
-        return UNKNOWN, str(error)
-    if state is None and code:
-        return _ended_with(code, files)
-    if state is None:
-        why = f"{scheduler} does not have job {job} any more: it never began"
-        return CANCELLED, why
-    return QUEUED, f"{scheduler} job {job} {state.reason}".strip()
+        without_code = UNKNOWN, str(error)
+    return _ended_with(code, files) if code else without_code
 
 
 def _ended_with(code: str, job: JobFolder) -> tuple[str, str]:
@@ -412,8 +401,3 @@ def last_result(folder: Path) -> Result | None:
     if not ended:
         return None
     return max(ended, key=lambda run: run.result.lstat().st_mtime_ns).read_result()
-
-
-def results_of(log: Sequence[str]) -> list[str]:
-    """The lines of a job's log that say what each run came to."""
-    return [line for line in log if re.match(r"RESULT |rn50: error: ", line)]
