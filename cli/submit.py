@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +24,7 @@ from .console import (
     option,
     print_json,
     say,
+    say_aside,
     split_config,
 )
 
@@ -85,7 +85,7 @@ def submit(
     runs = runs or last.runs
     if name != "local":
         for line in jobs.defaults_left_out():
-            say(line, to=sys.stderr)
+            say_aside(line)
     if dry_run:
         folder = (
             last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"

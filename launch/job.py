@@ -24,7 +24,7 @@ from ..host.errors import UserError, failing_as
 from ..host.exit_codes import EXIT_BAD, EXIT_FAILED, EXIT_JOB_STOPPED, EXIT_USAGE
 from ..host.inherited import LOCAL_JOB, inherited
 from ..host.programs import call
-from ..host.progress import Tracker, say
+from ..host.progress import Tracker, say, say_aside
 from ..host.reading import read_file
 from ..logging.records import Result
 from ..logging.run_folder import RunFolder
@@ -95,7 +95,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
 
 def _say_error(message: str) -> None:
     for line in message.splitlines():
-        say(f"rn50: error: {line}", to=sys.stderr)
+        say_aside(f"rn50: error: {line}")
 
 
 def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
@@ -190,7 +190,7 @@ def _outcome_of_error(
         f"rn50: error: {str(error).removesuffix(error.ending.what_next)}",
         file=sys.stderr,
     )
-    say(f"{out}{ending.what_next}", to=sys.stderr)
+    say_aside(f"{out}{ending.what_next}")
     return outcome
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ..config.recorded import RESUME, RUN, load_named, load_recorded, words_to_r
 from ..host.atomic import remove_dead, write_file
 from ..host.errors import UserError, failing_as
 from ..host.lock import FolderInUse, hold, other_holder
-from ..host.progress import say
+from ..host.progress import say, say_aside
 from ..host.reading import read_file
 from ..logging.mlperf import close_interrupted, key_of
 from ..logging.run_folder import RunFolder
@@ -101,7 +100,7 @@ def begin_attempt(out: RunFolder) -> Checkpoint | None:
         pass  # nobody else writes there any more
     checkpoint, warnings = newest_checkpoint(out.checkpoints)
     for warning in warnings:
-        say(f"rn50: warning: {warning}", to=sys.stderr)
+        say_aside(f"rn50: warning: {warning}")
     # before the failure that makes some of them doubtful is put aside
     remove_after(out.checkpoints, checkpoint)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
@@ -159,10 +158,9 @@ def _cut(path: Path, size_bytes: int) -> None:
         content = _content(path)
     content = content[: content.rfind(b"\n", 0, size_bytes) + 1]
     if len(content) < size_bytes:
-        say(
+        say_aside(
             f"rn50: warning: {path}: {size_bytes} bytes of whole lines expected, as when the "
-            f"checkpoint was written, found {len(content)}: it has a gap",
-            to=sys.stderr,
+            f"checkpoint was written, found {len(content)}: it has a gap"
         )
     lines = content.splitlines(keepends=True)
     write_file(path, b"".join(line for line in lines if key_of(line) != "run_stop"))
@@ -211,7 +209,7 @@ def latest_interrupted(
             elif written and folder.is_interrupted:
                 written_ns[folder] = written[-1].stat().st_mtime_ns
         except (OSError, UserError) as error:  # such as: an older result.json
-            say(f"rn50: warning: passed over: {error}", to=sys.stderr)
+            say_aside(f"rn50: warning: passed over: {error}")
     for folder in sorted(written_ns, key=written_ns.__getitem__, reverse=True):
         with suppress(UserError):
             folder.check_free()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,7 +24,7 @@ from ..host.errors import RankFailed, UserError
 from ..host.finding import ERROR, WARNING
 from ..host.inherited import not_passed_on
 from ..host.lock import hold, other_holder
-from ..host.progress import Tracker, say
+from ..host.progress import Tracker, say, say_aside
 from ..host.reading import read_ends, read_object
 from ..host.stop_signals import StopSignals
 from ..logging.places import NoLogs
@@ -124,7 +123,7 @@ def run_attempts(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
             if not restarts or out.is_hopeless:
                 raise end_failed(attempt, out, error)
             restarts -= 1
-            say(f"rn50: {error}", to=sys.stderr)
+            say_aside(f"rn50: {error}")
             try:
                 attempt, checkpoint = _next_attempt(plan, attempt, out, manifest)
             except UserError as refused:
@@ -172,7 +171,7 @@ def _failure_of_attempt(
 def _warn_after_the_end(problem: object) -> None:
     """What happens once the ranks have come to their end changes no result."""
     with suppress(OSError):  # as may be the problem
-        say(f"rn50: warning: after the last step: {problem}", to=sys.stderr)
+        say_aside(f"rn50: warning: after the last step: {problem}")
 
 
 def _next_attempt(
@@ -350,7 +349,7 @@ def try_report(out: RunFolder, *checks: Check) -> None:
         write_report(out.path, checks=checks or None)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        say(f"rn50: warning: no report.html: {reason}"[:500], to=sys.stderr)
+        say_aside(f"rn50: warning: no report.html: {reason}"[:500])
 
 
 def result_line(result: Result, out: RunFolder) -> str:

@@ -32,7 +32,7 @@ from ..host.inherited import (
 )
 from ..host.lock import held, hold
 from ..host.programs import NoAnswer, NotStarted
-from ..host.progress import say
+from ..host.progress import say, say_aside
 from ..host.reading import read_ends, read_text
 from ..logging.records import FAILED, Result, Submission, write
 from ..logging.run_folder import JobFolder, RunFolder
@@ -174,7 +174,7 @@ def _queue(plan: SubmissionPlan) -> str:
         job = plan.scheduler.job_id(error.printed)
         if job is None:
             raise UserError(f"{error}; {notice}") from None
-        say(f"job {job} is in its queue, but {error}", to=sys.stderr)
+        say_aside(f"job {job} is in its queue, but {error}")
         return job
     job = plan.scheduler.job_id(answer.out) or plan.scheduler.job_id(answer.err)
     # one that a signal ended may have handed the job over before
@@ -184,7 +184,7 @@ def _queue(plan: SubmissionPlan) -> str:
     if job is None:
         raise UserError(f"{answer.ended}: a job's id expected, found: {said}; {notice}")
     if answer.code:
-        say(f"job {job} is in its queue, but {answer.ended}: {said}", to=sys.stderr)
+        say_aside(f"job {job} is in its queue, but {answer.ended}: {said}")
     return job
 
 
