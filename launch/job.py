@@ -186,10 +186,7 @@ def _outcome_of_error(
     # it goes on by itself
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
         ending = ending._replace(advice="", next="")
-    print(
-        f"rn50: error: {str(error).removesuffix(error.ending.what_next)}",
-        file=sys.stderr,
-    )
+    _say_error(str(error).removesuffix(error.ending.what_next))
     say_aside(f"{out}{ending.what_next}")
     return outcome
 

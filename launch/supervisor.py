@@ -7,7 +7,6 @@ import math
 import os
 import re
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from ..host.atomic import partial_beside
 from ..host.errors import RankFailed, UserError
 from ..host.lock import other_holder
 from ..host.programs import PIPE, start
+from ..host.progress import say_aside
 from ..host.stop_signals import StopSignals
 from ..logging.records import Failure, write
 from ..logging.run_folder import RunFolder
@@ -172,7 +172,7 @@ def _let_save(
     orderly_s = max(stop_grace_s, watchdog.grace_s)
     with suppress(OSError):  # such as a closed terminal
         line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
-        print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
+        say_aside(f"{line}Ctrl-C again ends it without")
     _wait_for_end(child, stop, orderly_s)
 
 
