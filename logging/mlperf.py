@@ -92,6 +92,17 @@ class MLPerfLog:
                 root_dir=re.escape(str(Path(__file__).resolve().parent.parent)),
             )
 
+    def event(
+        self,
+        name: str,
+        value: Any = None,
+        moment: Moment | None = None,
+        **metadata: Any,
+    ) -> None:
+        """An event of the run, by its key. `moment`: when the device was or will be done with what
+        lies before; None: now."""
+        self._write(name, value, moment, **metadata)
+
     def submission(self, run: Run) -> None:
         """Who ran what, in which division."""
         self._write(key.SUBMISSION_BENCHMARK, benchmark.BENCHMARK)
@@ -99,14 +110,6 @@ class MLPerfLog:
         self._write(key.SUBMISSION_DIVISION, run.division)
         self._write(key.SUBMISSION_STATUS, run.log.status)
         self._write(key.SUBMISSION_PLATFORM, run.system.name)
-
-    def cache_clear(self) -> None:
-        """The caches of the data set have been dropped."""
-        self._write(key.CACHE_CLEAR, True)
-
-    def init_start(self) -> None:
-        """Initialisation begins; its time does not count."""
-        self._write(key.INIT_START)
 
     def hyperparameters(
         self, run: Run, plan: Plan, tensors: Sequence[str] = ()
@@ -146,10 +149,6 @@ class MLPerfLog:
             for tensor in map(_official_name, tensors):
                 self._write(key.WEIGHTS_INITIALIZATION, None, tensor=tensor)
 
-    def init_stop(self) -> None:
-        """Initialisation is over."""
-        self._write(key.INIT_STOP)
-
     def run_start(self, run: Run) -> None:
         """The clock starts. Nothing may have read the data set before."""
         self.clock_runs = True
@@ -175,31 +174,6 @@ class MLPerfLog:
         if self.clock_runs:
             self._write(CLOCK_JUMP, by_s)
 
-    def block_start(
-        self, first_epoch: int, epochs: int, start: Moment | None = None
-    ) -> None:
-        """Epochs with one batch begin; `start`: when the device was done with those before."""
-        self._write(
-            key.BLOCK_START,
-            moment=start,
-            first_epoch_num=first_epoch,
-            epoch_count=epochs,
-        )
-
-    def batch_change(self, epoch: int, global_batch_size: int, start: Moment) -> None:
-        """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
-        self._write(
-            "global_batch_size_change", global_batch_size, start, epoch_num=epoch
-        )
-
-    def epoch_start(self, epoch: int, start: Moment | None = None) -> None:
-        """An epoch begins; `start`: when the device was done with the steps before."""
-        self._write(key.EPOCH_START, moment=start, epoch_num=epoch)
-
-    def epoch_stop(self, epoch: int, done: Moment | None = None) -> None:
-        """An epoch ends; `done`: when the device had done its last step."""
-        self._write(key.EPOCH_STOP, moment=done, epoch_num=epoch)
-
     def save_start(self, step: int, done: Moment) -> None:
         """A checkpoint, keys of our own: `done` is when the device had done `step`."""
         if self.clock_runs:
@@ -209,22 +183,6 @@ class MLPerfLog:
         """Training may go on."""
         if self.clock_runs:
             self._write(SAVE_STOP, step=step)
-
-    def eval_start(self, epoch: int) -> None:
-        """The evaluation of an epoch begins."""
-        self._write(key.EVAL_START, epoch_num=epoch)
-
-    def eval_stop(self, epoch: int) -> None:
-        """The evaluation of an epoch is over."""
-        self._write(key.EVAL_STOP, epoch_num=epoch)
-
-    def eval_accuracy(self, epoch: int, accuracy: float) -> None:
-        """Top-1 as a fraction of all evaluation images."""
-        self._write(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
-
-    def block_stop(self, first_epoch: int) -> None:
-        """The epochs of a block are over."""
-        self._write(key.BLOCK_STOP, first_epoch_num=first_epoch)
 
     def run_stop(self, *, success: bool) -> None:
         """The clock stops: success only after an evaluation at or above the target."""

@@ -20,23 +20,25 @@ from rn50.logging.parse import read_events
 ROOT = Path(__file__).resolve().parents[2]
 RUN = load("quick", ["seed=1"]).run
 
-ARGUMENTS: dict[str, tuple[object, ...]] = {
-    "submission": (RUN,),
-    "cache_clear": (),
-    "init_start": (),
-    "hyperparameters": (RUN, build_plan(RUN)),
-    "init_stop": (),
-    "run_start": (RUN,),
-    "block_start": (1, 4),
-    "epoch_start": (1,),
-    "epoch_stop": (1,),
-    "eval_start": (1,),
-    "eval_stop": (1,),
-    "eval_accuracy": (1, 0.5),
-    "block_stop": (1,),
+EVENTS = {
+    "block_start": {"first_epoch_num": 1, "epoch_count": 4},
+    "epoch_start": {"epoch_num": 1},
+    "epoch_stop": {"epoch_num": 1},
+    "eval_start": {"epoch_num": 1},
+    "eval_stop": {"epoch_num": 1},
+    "eval_accuracy": {"value": 0.5, "epoch_num": 1},
+    "block_stop": {"first_epoch_num": 1},
 }
-CALLS = {name: methodcaller(name, *values) for name, values in ARGUMENTS.items()}
-CALLS["run_stop"] = methodcaller("run_stop", success=False)
+CALLS = {
+    "submission": methodcaller("submission", RUN),
+    "cache_clear": methodcaller("event", "cache_clear", True),
+    "init_start": methodcaller("event", "init_start"),
+    "hyperparameters": methodcaller("hyperparameters", RUN, build_plan(RUN)),
+    "init_stop": methodcaller("event", "init_stop"),
+    "run_start": methodcaller("run_start", RUN),
+    **{name: methodcaller("event", name, **more) for name, more in EVENTS.items()},
+    "run_stop": methodcaller("run_stop", success=False),
+}
 ROAD = [*CALLS]
 BLOCK = ROAD[ROAD.index("block_start") :]
 
@@ -55,20 +57,21 @@ def full_log(
     """Two blocks, of two epochs and of one, the second successful if it reached the target."""
     log = MLPerfLog(path)
     log.submission(run)
-    log.cache_clear()
-    log.init_start()
+    log.event("cache_clear", True)
+    log.event("init_start")
     log.hyperparameters(run, build_plan(run), weights)
-    log.init_stop()
+    log.event("init_stop")
     log.run_start(run)
     for first, last, accuracy in ((1, 2, 0.5), (3, 3, reached)):
-        log.block_start(first, last - first + 1)
+        epochs = last - first + 1
+        log.event("block_start", first_epoch_num=first, epoch_count=epochs)
         for epoch in range(first, last + 1):
-            log.epoch_start(epoch)
-            log.epoch_stop(epoch)
-        log.eval_start(last)
-        log.eval_stop(last)
-        log.eval_accuracy(last, accuracy)
-        log.block_stop(first)
+            log.event("epoch_start", epoch_num=epoch)
+            log.event("epoch_stop", epoch_num=epoch)
+        log.event("eval_start", epoch_num=last)
+        log.event("eval_stop", epoch_num=last)
+        log.event("eval_accuracy", accuracy, epoch_num=last)
+        log.event("block_stop", first_epoch_num=first)
     log.run_stop(success=reached >= run.eval.target)
     return read_events(path)
 
