@@ -236,8 +236,10 @@ def no_milder(
     reasons = [line.split(":::")[0].strip(" :") for line in official_check.messages]
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
-    message = f"the official checker fails it: {reason}"
-    return (OFFICIAL_FAILS._replace(message=message), *findings)
+    return (
+        OFFICIAL_FAILS._replace(message=f"the official checker fails it: {reason}"),
+        *findings,
+    )
 
 
 def _explaining(findings: tuple[Finding, ...]) -> Finding | None:

@@ -45,8 +45,9 @@ def _judge(
     for setting in run.settings(name):
         # one is enough: copies by other ranks would say the same
         if not fits(setting.value):
-            advice = "any other value belongs to the open division"
-            yield setting.violation(expected, advice=advice)
+            yield setting.violation(
+                expected, advice="any other value belongs to the open division"
+            )
             return
 
 
@@ -105,8 +106,7 @@ def submission_values(run: HasSettings) -> Violations:
                     yield setting.violation(" or ".join(allowed_values))
             elif not (isinstance(value, str) and value.strip()):
                 # the official checker refuses "" alone
-                severity = only_if(value != "", POLICY)
-                yield setting.violation("a name", severity=severity)
+                yield setting.violation("a name", severity=only_if(value != "", POLICY))
 
 
 @rule(

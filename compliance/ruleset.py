@@ -59,8 +59,10 @@ def find_ruleset(path: Path, log: Log | None, requested: str | None) -> Ruleset:
         name = parse_ruleset(requested)
         if log is not None and (log.dialect == MLL) != (name == "0.6.0"):
             expected = ":::MLL" if name == "0.6.0" else ":::MLLOG"
-            reason = f"{expected} records expected for ruleset {name}, found :::{log.dialect}"
-            raise CannotRead(path, reason)
+            raise CannotRead(
+                path,
+                f"{expected} records expected for ruleset {name}, found :::{log.dialect}",
+            )
         return Ruleset(name, "given")
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")

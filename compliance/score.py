@@ -56,8 +56,9 @@ class Score(NamedTuple):
         if self.rcp is None:
             notes.append(f"no RCP test: none before {FIRST_RULESET}")
         elif self.division != "closed":
-            note = "the RCP test is for information: it binds the closed division alone"
-            notes.append(note)
+            notes.append(
+                "the RCP test is for information: it binds the closed division alone"
+            )
         elif self.scaling_factor != 1.0 and not self.scaled:
             why = "the RCP test fails"
             if self.rcp.passed:
@@ -65,8 +66,9 @@ class Score(NamedTuple):
             notes.append(f"factor {factor} is not applied: {why}")
         published = self.published_factor
         if published is not None and abs(published - self.scaling_factor) > 1e-9:
-            note = f"scaling.json says {published:.10f}, computed {factor} (used)"
-            notes.append(note)
+            notes.append(
+                f"scaling.json says {published:.10f}, computed {factor} (used)"
+            )
         if self.unread:
             notes.append(self.unread)
         return notes

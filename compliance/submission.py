@@ -182,8 +182,7 @@ def _conclusion(
     with_policy = [check for check in checks if check.verdict == POLICY_VERDICT]
     if not with_policy:
         return PASS, cause
-    why = f"{cause}, with policy findings ({_causes(with_policy)})"
-    return POLICY_VERDICT, why
+    return POLICY_VERDICT, f"{cause}, with policy findings ({_causes(with_policy)})"
 
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
@@ -299,8 +298,9 @@ def _own_moments(submission: Submission) -> Violations:
     stamp of one cache_clear; three or more runs do not all end with one accuracy."""
 
     yield from _together(submission, _as_long, "take equally long, to the millisecond")
-    what = "share one cache_clear and do not overlap"
-    yield from _together(submission, _share_a_clearing, what)
+    yield from _together(
+        submission, _share_a_clearing, "share one cache_clear and do not overlap"
+    )
     runs = submission.runs
     ends = {run.target and run.target.accuracy for _, run in runs}
     if len(runs) >= _FEWEST and len(ends) == 1 and None not in ends:
@@ -339,9 +339,12 @@ def _rcp(submission: Submission) -> Violations:
         return
     too_many = len(invalid(submission.checks)) > benchmark.RUNS_THAT_MAY_FAIL
     if verdict.mean is not None or not too_many:  # five-runs says it
-        advice = "supply a reference with at least 10 runs"
-        expected = "a reference convergence point, and not fewer epochs than it"
-        yield against("RCP test:", verdict.reason, expected, advice=advice)
+        yield against(
+            "RCP test:",
+            verdict.reason,
+            "a reference convergence point, and not fewer epochs than it",
+            advice="supply a reference with at least 10 runs",
+        )
 
 
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
@@ -353,9 +356,11 @@ def _one_round(submission: Submission) -> Violations:
         named_rounds = [
             f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())
         ]
-        why = f"the set is held to {newest(submission.checks)}"
         yield against(
-            "logs of several rounds:", " and ".join(named_rounds), "one round", why
+            "logs of several rounds:",
+            " and ".join(named_rounds),
+            "one round",
+            f"the set is held to {newest(submission.checks)}",
         )
 
 
@@ -384,16 +389,23 @@ def _seeds(submission: Submission) -> Violations:
                 yield against(subject, actual, "an integer", line=line)
             elif seed in name_of_seed:
                 actual += f", as in {name_of_seed[seed]}"
-                advice = "draw it from the clock or from urandom"
                 yield against(
-                    subject, actual, "a fresh one each", line=line, advice=advice
+                    subject,
+                    actual,
+                    "a fresh one each",
+                    line=line,
+                    advice="draw it from the clock or from urandom",
                 )
             name_of_seed[seed] = name
     without = ", ".join(name for name, run in runs if not run.all("seed"))
     if without:
-        expected = "the root seed under the key seed in every log"
-        why = "the official package checker fails it, unless it is told to bypass seeds"
-        yield against("no seed in", without, expected, why, severity=POLICY)
+        yield against(
+            "no seed in",
+            without,
+            "the root seed under the key seed in every log",
+            "the official package checker fails it, unless it is told to bypass seeds",
+            severity=POLICY,
+        )
 
 
 def _integer(value: Any) -> int | None:
@@ -443,9 +455,11 @@ def _same_hyperparameters(submission: Submission) -> Violations:
     for name, run in submission.runs:
         division = run.value("submission_division")
         if declared not in (None, division):
-            actual = f"is {shown(division)} in {name}"
-            expected = f"{shown(declared)} as in the system description"
-            yield against("submission_division", actual, expected)
+            yield against(
+                "submission_division",
+                f"is {shown(division)} in {name}",
+                f"{shown(declared)} as in the system description",
+            )
             return
 
 
@@ -469,12 +483,14 @@ def _system(submission: Submission) -> Violations:
     elif checked:
         absent = [field for field in benchmark.SYSTEM_FIELDS if field not in system]
         if absent:
-            actual = f"has no {', '.join(absent[:5])}"
-            yield against(path.name, actual, "every field of a system")
+            yield against(
+                path.name, f"has no {', '.join(absent[:5])}", "every field of a system"
+            )
         for field in benchmark.SYSTEM_TEXTS:
             if not isinstance(system.get(field, ""), str):
-                actual = f"is {shown(system[field])}"
-                yield against(f"{path.name}: {field}", actual, "a text")
+                yield against(
+                    f"{path.name}: {field}", f"is {shown(system[field])}", "a text"
+                )
 
 
 @folder_rule(
@@ -490,8 +506,11 @@ def _counted(submission: Submission) -> Violations:
         return
     if benchmark.at_least(newest(submission.checks), "1.0.0"):
         values = [f"{key} {shown(submission.described(key))}" for key in _COUNTED]
-        expected = "integers, nodes and processors above 0"
-        yield against("system description:", ", ".join(values), expected)
+        yield against(
+            "system description:",
+            ", ".join(values),
+            "integers, nodes and processors above 0",
+        )
 
 
 @folder_rule("MLP913", "system-status", ERROR, f"{_PACKAGE}, system_desc_checker")
@@ -503,8 +522,11 @@ def _available(submission: Submission) -> Violations:
     if submission.system is None or status in (*allowed, None):
         return
     if benchmark.at_least(newest(submission.checks), "4.0.0"):
-        expected = " or ".join(map(shown, allowed))
-        yield against("system description: status", f"is {shown(status)}", expected)
+        yield against(
+            "system description: status",
+            f"is {shown(status)}",
+            " or ".join(map(shown, allowed)),
+        )
 
 
 @folder_rule("MLP914", "incomplete-power", ERROR, f"{_PACKAGE}, power_checker")
@@ -562,21 +584,27 @@ def _as_described(submission: Submission) -> Violations:
     models = _models(shown(submission.described("accelerator_model_name")))
     for name, run in submission.runs:
         if run.batch is not None and run.batch % accelerators:
-            actual = f"{run.batch:g} images on {accelerators} accelerators"
-            yield against(f"{name}:", actual, "as many on each")
+            yield against(
+                f"{name}:",
+                f"{run.batch:g} images on {accelerators} accelerators",
+                "as many on each",
+            )
             return
         platform = shown(run.value("submission_platform"))
         subject = f"{name}: submission_platform"
         count = _COUNT.match(platform)
         if count and int(count[1]) not in (nodes, accelerators):
-            actual = f"is {count[1]}x..."
-            expected = f"{nodes} nodes or {accelerators} accelerators, as described"
-            yield against(subject, actual, expected)
+            yield against(
+                subject,
+                f"is {count[1]}x...",
+                f"{nodes} nodes or {accelerators} accelerators, as described",
+            )
             return
         named = _models(platform)
         if named and models and named.isdisjoint(models):
-            expected = " or ".join(sorted(models))
-            yield against(subject, f"is {platform}", expected, severity=NOTE)
+            yield against(
+                subject, f"is {platform}", " or ".join(sorted(models)), severity=NOTE
+            )
             return
 
 
@@ -613,8 +641,12 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
             continue
         rate = epochs * samples / (run.run_ms / 1000)
         if rate > highest_rate:
-            actual = f"{rate:.2g} images/s with {chips} x {name}"
-            yield against(f"{file}:", actual, f"up to {highest_rate:.2g}", why)
+            yield against(
+                f"{file}:",
+                f"{rate:.2g} images/s with {chips} x {name}",
+                f"up to {highest_rate:.2g}",
+                why,
+            )
             return
 
 

@@ -137,11 +137,10 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
             reason += f", but {result.objection}"
         return Ending(reason, folder, f"its report: {RunFolder(folder).report}")
     if result.stopped is None:
-        advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
         return Ending(
             f"complete, target {plain(target)} missed: {where}, the last",
             folder,
-            advice,
+            "it cannot be resumed, as its schedule is over; try a longer schedule.length",
         )
     limit = result.stopped.limit
     reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"

@@ -299,10 +299,10 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     if re.search(scheduler.never_pattern, reason[0]):
         return State(f"can never begin: {reason[1]}; {end}", can_begin=False)
     if re.search(scheduler.held_pattern, reason[0]):
-        reason_line = (
-            f"is held: {reason[1]}; let it begin: {scheduler.release(job)}; {end}"
+        return State(
+            f"is held: {reason[1]}; let it begin: {scheduler.release(job)}; {end}",
+            can_begin=False,
         )
-        return State(reason_line, can_begin=False)
     return State(f"waits: {reason[1]}")
 
 

@@ -138,14 +138,18 @@ class _Reader:
             self.head = self.head or raw[:64]
             self.size += len(raw)
             if self.size > MOST_BYTES:
-                reason = (
-                    f"cannot read: more than {MOST_BYTES:,} bytes, which no log has"
+                raise CannotRead(
+                    self.log.path,
+                    f"cannot read: more than {MOST_BYTES:,} bytes, which no log has",
                 )
-                raise CannotRead(self.log.path, reason)
             self.log.lines += not goes_on
             if _BINARY.search(raw):
-                what = "gzip, UTF-16 or other binary data, which may hold records"
-                self._problem("binary", None, what, lost=False)
+                self._problem(
+                    "binary",
+                    None,
+                    "gzip, UTF-16 or other binary data, which may hold records",
+                    lost=False,
+                )
             ended = raw.endswith(b"\n")
             # else the rest of a line that is too long, which was named as such
             if not goes_on:
@@ -160,8 +164,9 @@ class _Reader:
             return
         self.log.longest_bytes = max(self.log.longest_bytes, len(raw))
         if len(raw) == _LINE_BYTES:
-            what = f"a line of more than {_LINE_BYTES:,} bytes was skipped"
-            self._problem("long", None, what)
+            self._problem(
+                "long", None, f"a line of more than {_LINE_BYTES:,} bytes was skipped"
+            )
             return
         whole_records = 0
         while start != -1:
@@ -212,16 +217,21 @@ class _Reader:
             self._torn(seen_key, error, closed=closed)
             return False
         if self.is_ambiguous:
-            what = "a name twice in a record: which value counts?"
-            self._problem("twice", seen_key, what)
+            self._problem(
+                "twice", seen_key, "a name twice in a record: which value counts?"
+            )
             return False
         if end > _RECORD_CHARACTERS:
             self._problem("long", seen_key, "a record of more than 1 MB")
             return False
         foreign = record[end:].strip()
         if foreign:
-            what = f"text that does not belong there after the record: {foreign[:60]!r}"
-            self._problem("trailing", seen_key, what, lost=False)
+            self._problem(
+                "trailing",
+                seen_key,
+                f"text that does not belong there after the record: {foreign[:60]!r}",
+                lost=False,
+            )
         self._content(content, key, seconds, dialect)
         return not foreign
 
@@ -232,8 +242,11 @@ class _Reader:
         elif (match := _ODD_MLLOG.match(record)) is not None:
             key = _salvaged_key(record)
             if key is None or self.keys is None or key in self.keys:
-                what = f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}'
-                self._problem("token", key, what)
+                self._problem(
+                    "token",
+                    key,
+                    f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}',
+                )
         elif record.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
             form = ":::MLL SECONDS KEY: {json}"
             what = f'"{form}" expected, found {record[:60].rstrip()!r}'
@@ -326,8 +339,9 @@ class _Reader:
             if sum(map(len, self.events.values())) > MOST_RECORDS:
                 what = f"more than {MOST_RECORDS:,} records of keys that are read"
                 where = f"line {event.line} has one more ({cut(key)})"
-                reason = f"{what}, which no log of one run has: {where}"
-                raise CannotRead(self.log.path, reason)
+                raise CannotRead(
+                    self.log.path, f"{what}, which no log of one run has: {where}"
+                )
 
     def _stamp(
         self, key: str, content: dict[str, Any], seconds: str | None
@@ -348,8 +362,9 @@ class _Reader:
         if is_number and -_NO_STAMP < stamp < _NO_STAMP:
             return stamp
         if not is_number or self.keys is None or key in self.keys:
-            what = f"time_ms of {cut(key)} is no time: {type_name(stamp)}"
-            self._problem("type", key, what)
+            self._problem(
+                "type", key, f"time_ms of {cut(key)} is no time: {type_name(stamp)}"
+            )
         return None
 
     def close(self) -> Log:

@@ -157,8 +157,7 @@ def init(run: LoggedRun) -> Violations:
     ends = [event for event in (stop, run.start) if event]
     if ends:
         end = min(ends, key=lambda event: event.order)
-        expected = "it before init_stop and run_start"
-        yield from _late(run, "init_start", end, expected)
+        yield from _late(run, "init_start", end, "it before init_stop and run_start")
     if begin and stop and stop.order < begin.order:
         yield against(stop, f"stands before {begin.place}", "init_start first")
     elif run.start:
@@ -196,8 +195,9 @@ def epoch_events(run: LoggedRun) -> Violations:
     ):
         # logs group epochs in blocks, or name them one by one, or both
         if run.absent(alternative):
-            why = f", and no {alternative}"
-            yield from missing(run, [key], f"{key} or {alternative}", why=why)
+            yield from missing(
+                run, [key], f"{key} or {alternative}", why=f", and no {alternative}"
+            )
 
 
 _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
@@ -286,9 +286,12 @@ def eval_accuracy(run: LoggedRun) -> Violations:
             actual = type_name(event.value)
             if isinstance(event.value, str):
                 actual = shown(event.value)
-            severity = only_if(run.ruleset == "0.6.0", POLICY)
-            expected = "a fraction such as 0.7592"
-            yield against(event, f"is {actual}", expected, severity=severity)
+            yield against(
+                event,
+                f"is {actual}",
+                "a fraction such as 0.7592",
+                severity=only_if(run.ruleset == "0.6.0", POLICY),
+            )
             return
 
 
@@ -336,8 +339,13 @@ def one_clock(run: LoggedRun) -> Violations:
             expected = "one status"
         elif spread_ms(events) <= SAME_MS:
             continue
-        why = "an official score would use the first"
-        yield against(subject, actual, expected, why, line=events[1].line)
+        yield against(
+            subject,
+            actual,
+            expected,
+            "an official score would use the first",
+            line=events[1].line,
+        )
 
 
 @rule("MLP202", "different-values", ERROR, f"{CHECKER}, EXACTLY_ONE")
@@ -349,8 +357,13 @@ def different_values(run: LoggedRun) -> Violations:
             if event.value != first.value and event is not first:
                 actual = f"{shown(first.value)} in line {first.line}"
                 actual += f" and {shown(event.value)} in line {event.line}"
-                why = "the ranks disagree, or two runs were mixed"
-                yield against(f"{key} is", actual, "one value", why, line=event.line)
+                yield against(
+                    f"{key} is",
+                    actual,
+                    "one value",
+                    "the ranks disagree, or two runs were mixed",
+                    line=event.line,
+                )
                 break
 
 

@@ -125,9 +125,11 @@ def look_alikes(run: LoggedRun) -> Violations:
     for event, name, known_names in names:
         imitated = known_names.get(_plain_letters(name), name)
         if imitated != name:
-            subject = f"line {event.line}: the name {cut(name)!a}"
             yield against(
-                subject, f"looks like {imitated}", "plain letters", line=event.line
+                f"line {event.line}: the name {cut(name)!a}",
+                f"looks like {imitated}",
+                "plain letters",
+                line=event.line,
             )
             return
 

@@ -36,11 +36,12 @@ def _at(evaluation: Evaluation) -> str:
 
 
 def _off_the_clock(evaluation: Evaluation, actual: str) -> Finding:
-    subject = (
-        f"{plain(evaluation.accuracy)} ({_at(evaluation)}, line {evaluation.line})"
+    return against(
+        f"{plain(evaluation.accuracy)} ({_at(evaluation)}, line {evaluation.line})",
+        actual,
+        "the target between run_start and run_stop",
+        line=evaluation.line,
     )
-    expected = "the target between run_start and run_stop"
-    return against(subject, actual, expected, line=evaluation.line)
 
 
 @rule(
@@ -221,8 +222,11 @@ def stops_at_target(run: LoggedRun) -> Violations:
     where it is higher."""
     target = run.end
     if run.own_target.problem:
-        actual = f"is left out: {run.own_target.problem}"
-        yield against("config.yaml", actual, "the config with the run's target")
+        yield against(
+            "config.yaml",
+            f"is left out: {run.own_target.problem}",
+            "the config with the run's target",
+        )
     if target is None or not run.needs_target:
         return
     later = [
@@ -231,9 +235,13 @@ def stops_at_target(run: LoggedRun) -> Violations:
         if e.order > target.order and e.epoch != target.epoch
     ]
     if later:
-        actual = f"reached at {_at(target)}, training went on to {_at(later[-1])}"
-        why = "the time is overstated and the RCP test made easier"
-        yield against("target", actual, "run_stop at the target", why, line=target.line)
+        yield against(
+            "target",
+            f"reached at {_at(target)}, training went on to {_at(later[-1])}",
+            "run_stop at the target",
+            "the time is overstated and the RCP test made easier",
+            line=target.line,
+        )
 
 
 @rule(
@@ -252,9 +260,13 @@ def pairs(run: LoggedRun) -> Violations:
     for key in ("eval_start", "eval_stop"):
         epochs = set(map(epoch_of, run.all(key)))
         if target is not None and epochs and target.epoch not in epochs:
-            subject = f"the evaluation at target (line {target.line})"
-            actual = f"has no {key}"
-            yield against(subject, actual, "its own", line=target.line, severity=POLICY)
+            yield against(
+                f"the evaluation at target (line {target.line})",
+                f"has no {key}",
+                "its own",
+                line=target.line,
+                severity=POLICY,
+            )
     for interval in ("block", "epoch", "eval"):
         starts = run.all(f"{interval}_start")
         stops = run.all(f"{interval}_stop")
@@ -299,9 +311,12 @@ def accuracies_are_shares(run: LoggedRun) -> Violations:
     for evaluation in run.evaluations:
         accuracy = evaluation.accuracy
         if not 0 <= accuracy <= 1 or (of_imagenet and accuracy in (0, 1)):
-            subject = f"eval_accuracy (line {evaluation.line})"
-            actual = f"is {plain(accuracy)}"
-            yield against(subject, actual, "a fraction", line=evaluation.line)
+            yield against(
+                f"eval_accuracy (line {evaluation.line})",
+                f"is {plain(accuracy)}",
+                "a fraction",
+                line=evaluation.line,
+            )
             return
 
 
@@ -356,9 +371,12 @@ def likely_accuracies(run: LoggedRun) -> Violations:
     accuracies = [evaluation.accuracy for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations[:-2]):
         if len(set(accuracies[index : index + 3])) == 1:
-            actual = f"{plain(evaluation.accuracy)} three times in a row"
-            expected = "ones that differ"
-            yield against("accuracies:", actual, expected, line=evaluation.line)
+            yield against(
+                "accuracies:",
+                f"{plain(evaluation.accuracy)} three times in a row",
+                "ones that differ",
+                line=evaluation.line,
+            )
             break
     for evaluation in evaluations:
         early = evaluation.epoch is not None and evaluation.epoch <= _EARLY_EPOCH

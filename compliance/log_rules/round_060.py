@@ -91,5 +91,9 @@ def hyperparameters(run: LoggedRun) -> Violations:
             count = len(run.all(key))
             due = int(name.value == optimizer)
             if count != due:
-                why = f"opt_name is {shown(name.value)}"
-                yield against(f"{key} is logged", f"{count} x", f"{due} x", why)
+                yield against(
+                    f"{key} is logged",
+                    f"{count} x",
+                    f"{due} x",
+                    f"opt_name is {shown(name.value)}",
+                )

@@ -54,10 +54,11 @@ def target_after_training(run: LoggedRun) -> Violations:
         return
     first = min(starts, key=lambda event: event.order)
     if target.order < first.order:
-        subject = f"the target is reached (line {target.line})"
-        actual = f"before any training: the first is {first.place}"
         yield against(
-            subject, actual, "training, then its evaluation", line=target.line
+            f"the target is reached (line {target.line})",
+            f"before any training: the first is {first.place}",
+            "training, then its evaluation",
+            line=target.line,
         )
 
 
@@ -86,8 +87,11 @@ def all_on_the_clock(run: LoggedRun) -> Violations:
                 where = f"is stamped {by_ms / 1000:.3f} s {side}"
             elif sign * (limit.order - event.order) < 0:
                 continue
-            expected = "epochs and evaluations between run_start and run_stop"
-            yield against(event, f"{where} {limit.place}", expected)
+            yield against(
+                event,
+                f"{where} {limit.place}",
+                "epochs and evaluations between run_start and run_stop",
+            )
             return
 
 
@@ -136,8 +140,9 @@ def _first_step_back(run: LoggedRun, key: str) -> Violations:
             latest = epoch, event
         elif epoch not in seen and event.time_ms >= latest[1].time_ms:
             high = f"after epoch {plain(latest[0])} (line {latest[1].line})"
-            actual = f"goes back to epoch {plain(epoch)} {high}"
-            yield against(event, actual, "epochs that rise")
+            yield against(
+                event, f"goes back to epoch {plain(epoch)} {high}", "epochs that rise"
+            )
             return
         seen.add(epoch)
 
@@ -162,10 +167,11 @@ def epochs_rise(run: LoggedRun) -> Violations:
             continue
         claimed = epochs_of(block)
         if claimed and min(claimed) <= latest and run.duplicate_writers < 2:
-            actual = (
-                f"claims epoch {min(claimed)}, and a block before it epoch {latest}"
+            yield against(
+                block,
+                f"claims epoch {min(claimed)}, and a block before it epoch {latest}",
+                "each epoch once",
             )
-            yield against(block, actual, "each epoch once")
             return
         latest = max(claimed, default=latest)
 
@@ -220,10 +226,12 @@ def evaluated_once(run: LoggedRun) -> Violations:
         earlier = first.setdefault(epoch, event)
         apart_ms = abs(event.time_ms - earlier.time_ms)
         if event.value != earlier.value and apart_ms > SAME_MS:
-            actual = f"is {shown(event.value)}, after {shown(earlier.value)} in line {earlier.line}"
-            expected = f"one evaluation of epoch {plain(epoch)}"
-            why = "the first evaluation of an epoch counts"
-            yield against(event, actual, expected, why)
+            yield against(
+                event,
+                f"is {shown(event.value)}, after {shown(earlier.value)} in line {earlier.line}",
+                f"one evaluation of epoch {plain(epoch)}",
+                "the first evaluation of an epoch counts",
+            )
             return
 
 
@@ -282,8 +290,11 @@ def intervals_take_time(run: LoggedRun) -> Violations:
                 took_ms = event.time_ms - started.time_ms
                 epochs = len(epochs_of(started)) if interval != "eval" else 0
                 if took_ms <= 0 or took_ms < epochs * epoch_ms:
-                    actual = f"is {plain(took_ms)} ms after {started.place}"
-                    yield against(event, actual, "the time that it takes")
+                    yield against(
+                        event,
+                        f"is {plain(took_ms)} ms after {started.place}",
+                        "the time that it takes",
+                    )
                     return
                 started = None
 
@@ -301,8 +312,12 @@ def cadence(run: LoggedRun) -> Violations:
     evaluations = run.numbered("eval_accuracy")
     problem = cadence_problem(sorted({epoch for epoch, _ in evaluations}))
     if problem is not None:
-        expected = f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on"
-        yield against("evaluations:", problem, expected, line=evaluations[0][1].line)
+        yield against(
+            "evaluations:",
+            problem,
+            f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on",
+            line=evaluations[0][1].line,
+        )
 
 
 def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
@@ -324,8 +339,9 @@ def epochs_from_one(run: LoggedRun) -> Violations:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
     if first is not None and first[0] < 1:
-        actual = f"has number {plain(first[0])}"
-        yield against("the first epoch", actual, "1", line=first[1])
+        yield against(
+            "the first epoch", f"has number {plain(first[0])}", "1", line=first[1]
+        )
 
 
 @rule(
@@ -335,8 +351,12 @@ def epochs_not_later(run: LoggedRun) -> Violations:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)
     if first is not None and first[0] > 1:
-        actual = f"is {plain(first[0])}"
-        yield against("the first epoch number in the log", actual, "1", line=first[1])
+        yield against(
+            "the first epoch number in the log",
+            f"is {plain(first[0])}",
+            "1",
+            line=first[1],
+        )
 
 
 @rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208; {NO_LOG}")
@@ -349,8 +369,7 @@ def epochs_are_numbers(run: LoggedRun) -> Violations:
             epoch = number(value)
             fits = epoch is not None and epoch.is_integer()
             if not fits or not 0 <= value <= benchmark.MOST_LOGGED_EPOCHS:
-                expected = f"a whole number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
                 yield Setting(f"{event.place}: {name}", value, event.line).violation(
-                    expected
+                    f"a whole number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
                 )
                 return
