@@ -330,7 +330,7 @@ def _lars(config: ConfigUnderCheck) -> Violations:
 )
 def _cadence(config: ConfigUnderCheck) -> Violations:
     """Evaluations come every 4 epochs."""
-    yield from config.held_to("eval.period", benchmark.EVAL_PERIOD_EPOCHS)
+    return config.held_to("eval.period", benchmark.EVAL_PERIOD_EPOCHS)
 
 
 @config_rule(
@@ -411,7 +411,7 @@ def _batch_control(config: ConfigUnderCheck) -> Violations:
 @imagenet_rule("MLP906", "seed-not-fresh", CLOSED_POLICY, f"{RULES_TEXT} lines 166-183")
 def _seed(config: ConfigUnderCheck) -> Violations:
     """The seed is drawn fresh for every run, not a constant."""
-    yield from config.held_to(
+    return config.held_to(
         "seed",
         None,
         "the rules allow the clock or urandom, and no two runs the same",

@@ -22,8 +22,8 @@ _WORDS = (*VERDICTS[:2], MISSED, *VERDICTS[2:])
 class Round:
     """What is kept of its entries: a log has megabytes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.verdicts: list[str] = []
         self.words: list[str] = []
         """The verdicts as people read them."""
@@ -37,10 +37,6 @@ class Round:
         self.words.append(overall_check.word)
         if overall_check.kind == FOLDER and not is_one_run(overall_check.path):
             self._traces[overall_check.path.resolve()] = traces_of(logs)
-
-    def name_of(self, log: Path) -> str:
-        """The name of a log in it."""
-        return os.path.relpath(log, self.path)
 
     @cached_property
     def alike(self) -> list[Alike]:
@@ -67,7 +63,7 @@ class Round:
         findings = find_in(self, ROUND)
         worst = max((*self.verdicts, verdict_of(findings)), key=VERDICTS.index)
         return Check(
-            path=self.path,
+            path=self.folder,
             verdict=worst,
             cause=self.summary,
             findings=findings,

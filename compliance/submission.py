@@ -1,5 +1,6 @@
 """A folder of runs as a submission: every log by itself, then what they must have in common."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -77,10 +78,6 @@ class Submission:
     def alike(self) -> list[Alike]:
         """The pairs of its logs that are of one run."""
         return [*find_alike(traces_of(self.checks))]
-
-    def name_of(self, log: Path) -> str:
-        """The name of a log in it."""
-        return log.name
 
     @property
     def closed(self) -> bool:
@@ -245,20 +242,21 @@ class HasCopies(Protocol):
     """A folder or a round."""
 
     @property
+    def folder(self) -> Path:
+        """The folder in which all of its logs lie."""
+
+    @property
     def alike(self) -> list[Alike]:
         """The pairs of its logs that are of one run."""
-
-    def name_of(self, log: Path, /) -> str:
-        """The name by which messages call a log."""
 
 
 def _copies(subject: HasCopies, *, by_clock: bool) -> Violations:
     """Each pair of logs of one run, once: by their clocks or by their accuracies alone."""
     pairs = [pair for pair in subject.alike if pair.by_clock == by_clock]
     for pair in pairs[:_MOST_PAIRS]:
-        names = map(subject.name_of, (pair.first, pair.second))
+        logs = (pair.first, pair.second)
         yield against(
-            " and ".join(names),
+            " and ".join(os.path.relpath(log, subject.folder) for log in logs),
             f"are one run: {pair.what}",
             "two runs",
             _ANEW,
@@ -278,7 +276,7 @@ def _same_stamps(subject: HasCopies) -> Violations:
     tenths of six or more); stamps that are all in a unit of 10 ms or more prove nothing. Between
     the entries of a round it is policy where nothing was edited: 20 published pairs are of systems
     that were submitted again with their power."""
-    yield from _copies(subject, by_clock=True)
+    return _copies(subject, by_clock=True)
 
 
 @copy_rule(
@@ -289,7 +287,7 @@ def _same_accuracies(subject: HasCopies) -> Violations:
     shorter one are in the other too, or three quarters of them (five or more) lie within ten
     images. Of 193,715 pairs of published logs of one round none did but 21 that shared all. With
     another evaluation set than ImageNet's, five of six are the same (three or more)."""
-    yield from _copies(subject, by_clock=False)
+    return _copies(subject, by_clock=False)
 
 
 @folder_rule("MLP911", "shared-moments", POLICY, f"{RULES_TEXT} lines 220, 509, 954")

@@ -251,7 +251,8 @@ def node_folder(value: str) -> str:
 
 def run_once_per_node(plan: LaunchPlan, command: Sequence[str]) -> None:
     """Run a command on every node of the job. Raises UserError: it fails on one."""
-    job = plan.job.once_per_node(command)
+    job = plan.job
+    job = job._replace(command=command, ranks=job.nodes, ranks_per_node=1)
     _call(LAUNCHERS[plan.launcher].command(job), job.launchers_environment)
 
 

@@ -69,10 +69,6 @@ class Job(NamedTuple):
         """Nodes that the ranks fill."""
         return -(-self.ranks // self.ranks_per_node)
 
-    def once_per_node(self, command: Sequence[str]) -> Job:
-        """`command` on every node of this job."""
-        return self._replace(command=command, ranks=self.nodes, ranks_per_node=1)
-
 
 class Launcher:
     """Base of all launchers. `controller`: what coordinates Horovod's processes.

@@ -113,10 +113,6 @@ class Scheduler:
         """The command line that ends a job."""
         return shlex.join(self.about(job, [self.cancel_command]))
 
-    def release(self, job: str) -> str:
-        """The command line that lets a job begin which is held."""
-        return shlex.join(self.about(job, self.release_command))
-
     def who_pays(self, run: Run) -> Iterator[str]:
         """Account and queue, where the config names them."""
         job = run.system.job

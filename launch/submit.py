@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -299,9 +300,9 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     if re.search(scheduler.never_pattern, reason[0]):
         return State(f"can never begin: {reason[1]}; {end}", can_begin=False)
     if re.search(scheduler.held_pattern, reason[0]):
+        release = shlex.join(scheduler.about(job, scheduler.release_command))
         return State(
-            f"is held: {reason[1]}; let it begin: {scheduler.release(job)}; {end}",
-            can_begin=False,
+            f"is held: {reason[1]}; let it begin: {release}; {end}", can_begin=False
         )
     return State(f"waits: {reason[1]}")
 

@@ -61,16 +61,16 @@ class MLPerfLog:
     Args:
         path: log file, created anew, one flushed line an event; None (ranks above 0): nothing is
             written. Raises UserError where the disk does not take it.
-        clock: gives the stamps; None: one that starts now.
+        clock: gives the stamps.
         resumed: continue the log of an interrupted run, whose clock runs.
     """
 
     def __init__(
-        self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
+        self, path: Path | None, clock: Clock, *, resumed: bool = False
     ) -> None:
         self.clock_runs = resumed
         """Has the run started and not stopped?"""
-        self._clock = clock or Clock()
+        self._clock = clock
         self._file: LineFile | None = None
         self._made = _Line()
         self._waiting: deque[tuple[Moment, str]] = deque()

@@ -91,7 +91,7 @@ _WEIGHTS = ("weights_initialization",)
 def weights_logged(run: LoggedRun) -> Violations:
     """weights_initialization is logged (the checker of the v1.1 round only warned)."""
     count = len(benchmark.weight_names())
-    yield from missing(
+    return missing(
         run,
         _WEIGHTS,
         f"{count} records with metadata.tensor",
@@ -144,7 +144,7 @@ def weights_named(run: LoggedRun) -> Violations:
 def hyperparameters_logged(run: LoggedRun) -> Violations:
     """Every hyper-parameter of the optimizer in use is logged."""
     due = benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
-    yield from missing(run, due, advice="log each before init_stop")
+    return missing(run, due, advice="log each before init_stop")
 
 
 _SCHEDULE = {

@@ -41,7 +41,7 @@ def events_missing(run: LoggedRun) -> Violations:
         for interval in ("epoch", "eval", "block")
         for end in ("start", "stop")
     ]
-    yield from missing(run, keys)
+    return missing(run, keys)
 
 
 ONCE = (

@@ -206,7 +206,7 @@ def claims_were_trained(run: LoggedRun) -> Violations:
 @rule("MLP406", "evaluations-out-of-order", POLICY, f"{RULES_TEXT} lines 208, 939")
 def evaluations_rise(run: LoggedRun) -> Violations:
     """Epochs are evaluated in rising order."""
-    yield from _first_step_back(run, "eval_accuracy")
+    return _first_step_back(run, "eval_accuracy")
 
 
 @rule(

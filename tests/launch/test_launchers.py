@@ -57,7 +57,7 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
         ),
         (
             "srun",
-            MANY.once_per_node(COMMAND)._replace(pmi="pmi2"),
+            MANY._replace(ranks=MANY.nodes, ranks_per_node=1, pmi="pmi2"),
             "srun --mpi=pmi2 --kill-on-bad-exit=1 --nodes=512 --ntasks=512 --ntasks-per-node=1 "
             "--cpu-bind=none --export=ALL",
         ),

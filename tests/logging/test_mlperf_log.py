@@ -13,6 +13,7 @@ import pytest
 from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
+from rn50.logging.clock import Clock
 from rn50.logging.events import Event
 from rn50.logging.mlperf import MLPerfLog
 from rn50.logging.parse import read_events
@@ -20,7 +21,7 @@ from rn50.logging.parse import read_events
 ROOT = Path(__file__).resolve().parents[2]
 RUN = load("quick", ["seed=1"]).run
 
-EVENTS = {
+EVENTS: dict[str, dict[str, Any]] = {
     "block_start": {"first_epoch_num": 1, "epoch_count": 4},
     "epoch_start": {"epoch_num": 1},
     "epoch_stop": {"epoch_num": 1},
@@ -45,7 +46,7 @@ BLOCK = ROAD[ROAD.index("block_start") :]
 
 def after(event: str, path: Path) -> MLPerfLog:
     """A log whose last event is `event` ("": none yet)."""
-    log = MLPerfLog(path)
+    log = MLPerfLog(path, Clock())
     for name in ROAD[: ROAD.index(event) + 1] if event else []:
         CALLS[name](log)
     return log
@@ -55,7 +56,7 @@ def full_log(
     path: Path, run: Run, *, reached: float = 0.8, weights: Sequence[str] = ()
 ) -> list[Event]:
     """Two blocks, of two epochs and of one, the second successful if it reached the target."""
-    log = MLPerfLog(path)
+    log = MLPerfLog(path, Clock())
     log.submission(run)
     log.event("cache_clear", True)
     log.event("init_start")
@@ -130,7 +131,7 @@ def test_the_keys_of_a_run(tmp_path: Path, name: str, expected: dict[str, Any]) 
 
 
 def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
-    log = MLPerfLog(tmp_path / "log.txt")
+    log = MLPerfLog(tmp_path / "log.txt", Clock())
     frame = inspect.currentframe()
     assert frame is not None
     for name in ROAD[: ROAD.index("block_start")]:
@@ -153,9 +154,10 @@ def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
     shutil.copy(ROOT / "rn50/__init__.py", home / "rn50")
     code = (
         "from pathlib import Path\n"
+        "from rn50.logging.clock import Clock\n"
         "from rn50.logging.mlperf import MLPerfLog\n"
         "from rn50.config.schema import Run\n"
-        "MLPerfLog(Path('log.txt')).submission(Run())\n"
+        "MLPerfLog(Path('log.txt'), Clock()).submission(Run())\n"
     )
     (home / "start.py").write_text(code)
     subprocess.run([sys.executable, "start.py"], cwd=home, check=True)
