@@ -203,8 +203,7 @@ def own_target(folder: Path) -> OwnTarget:
 
     try:
         run = load(config, within=config.parent).run
-        last_epoch = build_plan(run).eval_epochs[-1]
-        return OwnTarget(run.eval.target, last_epoch=last_epoch)
+        return OwnTarget(run.eval.target, last_epoch=build_plan(run).eval_epochs[-1])
     except (UserError, OSError, ValueError, RecursionError) as error:
         first_line = str(error).partition("\n")[0]
         return OwnTarget(problem=getattr(error, "strerror", first_line) or first_line)

@@ -493,8 +493,9 @@ def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     if (model.network, model.width, model.stem) != ("resnet", 64, "imagenet"):
         return None
     optimizer = run.optimizer
-    recipe = _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]
-    power, low, high, usual = recipe
+    power, low, high, usual = (
+        _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]
+    )
     scale = batch**power
     # LARS multiplies the learning rate by eta: half of it wants twice the rate
     if usual is not None:

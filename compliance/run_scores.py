@@ -34,8 +34,9 @@ def newest(checks: Sequence[Check]) -> str:
     """The ruleset that a submission is held to: the newest of those of its logs that can be read
     (of all, where none can)."""
     readable = [check for check in checks if check.run is not None]
-    rulesets = {check.ruleset for check in readable or checks}
-    return max(rulesets, key=benchmark.RULESETS.index)
+    return max(
+        {check.ruleset for check in readable or checks}, key=benchmark.RULESETS.index
+    )
 
 
 def judge_convergence(checks: Sequence[Check]) -> Verdict | None:

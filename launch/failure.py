@@ -206,8 +206,9 @@ def _gone(evidence: Evidence) -> Cause | None:
     if (lost := evidence.lost) is None:
         return None
     reason = str(replace(lost, reason=PROCESS_EXITED))
-    details = crash_details(lost.rank, evidence.stderr)
-    return Cause(reason, is_mute=True, details=details)
+    return Cause(
+        reason, is_mute=True, details=crash_details(lost.rank, evidence.stderr)
+    )
 
 
 def _secondary(evidence: Evidence) -> Cause | None:

@@ -63,8 +63,9 @@ class LaunchPlan:
         """The job whose ranks read their config in `folder` and write there."""
         options = self.options
         program = options.program or rank_program(self.run, in_job=options.in_job)
-        command = [*program, f"{folder}/config.yaml", "--out", folder]
-        return self.job._replace(command=command)
+        return self.job._replace(
+            command=[*program, f"{folder}/config.yaml", "--out", folder]
+        )
 
     def refuse(self) -> None:
         """Raise UserError with all that stands in its way."""

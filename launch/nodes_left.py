@@ -51,8 +51,9 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
         )
     say(f"{summary}: going on with {', '.join(chosen_hosts)}")
     batches = keep_batches(run, len(chosen_hosts) * run.system.ranks_per_node)
-    overrides = [f"system.nodes={len(chosen_hosts)}", *batches]
-    return load(RunFolder(out).config, overrides), chosen_hosts
+    return load(
+        RunFolder(out).config, [f"system.nodes={len(chosen_hosts)}", *batches]
+    ), chosen_hosts
 
 
 def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
@@ -76,8 +77,7 @@ def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
     job = began.job._replace(command=("true",), ranks=1, ranks_per_node=1)
     jobs = [job._replace(hosts=(host,)) for host in hosts]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = pool.map(partial(_starts, began.launcher), jobs)
-        return tuple(compress(hosts, answers))
+        return tuple(compress(hosts, pool.map(partial(_starts, began.launcher), jobs)))
 
 
 def _starts(launcher: str, job: Job) -> bool:

@@ -47,8 +47,7 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
     results = Path(loaded.run.system.results)
     with ExitStack() as stack:
         with failing_as(f"{results}: cannot create a folder in it"):
-            folder = partial_beside(results / name, is_folder=True)
-            out = stack.enter_context(folder)
+            out = stack.enter_context(partial_beside(results / name, is_folder=True))
         try:
             write_file(RunFolder(out).config, loaded.to_yaml())
             yield out

@@ -221,8 +221,11 @@ class Watchdog:
             except OSError:  # none left, or one that has hung up meanwhile
                 return
             connection.setblocking(False)
-            status = RankStatus(connection, self._clock.look_s())
-            self._selector.register(connection, selectors.EVENT_READ, status)
+            self._selector.register(
+                connection,
+                selectors.EVENT_READ,
+                RankStatus(connection, self._clock.look_s()),
+            )
 
     def _read(self, status: RankStatus) -> None:
         try:
@@ -406,6 +409,5 @@ class Watchdog:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory so far."""
-    counts = read_text(Path("/proc/vmstat"))
-    kills = re.search(r"^oom_kill (\d+)", counts, re.M)
+    kills = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
     return int(kills[1]) if kills else 0

@@ -118,8 +118,7 @@ def covered_s(
 
 def run_time(events: Sequence[Event]) -> RunTime:
     """The times of the first run of a log, whatever its records hold."""
-    starts = (event for event in events if event.key == "run_start")
-    start = next(starts, None)
+    start = next((event for event in events if event.key == "run_start"), None)
     if start is None or start.time_ms <= 0:
         return RunTime()
     clock_ms = start.time_ms

@@ -254,10 +254,9 @@ def resumed(run: LoggedRun) -> Violations:
 def clock_jump(run: LoggedRun) -> Violations:
     """The host's wall clock did not jump during the run, which would log `wall_clock_jump`."""
     for event in run.all("wall_clock_jump"):
-        by = f"jumped by {shown(event.value)} s"
         yield against(
             "the host's wall clock",
-            by,
+            f"jumped by {shown(event.value)} s",
             "one that runs evenly",
             "the stamps follow the monotonic clock and did not",
             line=event.line,

@@ -143,8 +143,11 @@ def weights_named(run: LoggedRun) -> Violations:
 )
 def hyperparameters_logged(run: LoggedRun) -> Violations:
     """Every hyper-parameter of the optimizer in use is logged."""
-    due = benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
-    return missing(run, due, advice="log each before init_stop")
+    return missing(
+        run,
+        benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ()),
+        advice="log each before init_stop",
+    )
 
 
 _SCHEDULE = {

@@ -158,8 +158,9 @@ def epochs_rise(run: LoggedRun) -> Violations:
     """Epochs start in rising order, and no block in which epochs start claims one that a block
     before it claimed, or an earlier one."""
     yield from _first_step_back(run, "epoch_start")
-    keys = ("block_start", "epoch_start")
-    starts = [event for event in run.events if event.key in keys]
+    starts = [
+        event for event in run.events if event.key in ("block_start", "epoch_start")
+    ]
     latest = -1
     for block, after in pairwise(starts):
         # only a block whose next start is that of an epoch: epochs start in it
