@@ -50,12 +50,12 @@ _NOT_OF_THE_ROUND = {
 
 UNREADABLE = Finding("MLP000", ERROR, None, "an MLPerf log", "", "", name="unreadable")
 OFFICIAL_FAILS = Finding(
-    id="MLP008",
-    severity=ERROR,
-    line=None,
-    expected="PASS of the official checker",
-    found=FAIL,
-    message="",
+    "MLP008",
+    ERROR,
+    None,
+    "PASS of the official checker",
+    FAIL,
+    "",
     name="official-checker-fails",
 )
 """What no rule finds."""

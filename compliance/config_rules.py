@@ -50,12 +50,12 @@ from .rule import (
 _WITHOUT_DECAY = ("step", "sony_b")
 """Shapes of which `schedule.decay` says nothing."""
 NOT_IMAGENET = Finding(
-    id="MLP762",
-    severity=NOTE,
-    line=None,
-    expected=f"{benchmark.IMAGENET_CLASSES} classes",
-    found="",
-    message="",
+    "MLP762",
+    NOTE,
+    None,
+    f"{benchmark.IMAGENET_CLASSES} classes",
+    "",
+    "",
     name="not-imagenet",
 )
 """The note on what is left out for another set."""

@@ -212,12 +212,12 @@ class LoggedRun:
         """All evaluations with a number, in file order."""
         return [
             Evaluation(
-                order=event.order,
-                line=event.line,
-                time_ms=event.time_ms,
-                time_s=seconds_between(self.start, event),
-                epoch=epoch_of(event),
-                accuracy=accuracy,
+                event.order,
+                event.line,
+                event.time_ms,
+                seconds_between(self.start, event),
+                epoch_of(event),
+                accuracy,
             )
             for event in self.all("eval_accuracy")
             if (accuracy := number(event.value)) is not None
@@ -333,7 +333,7 @@ class LoggedRun:
                 reach = len(done)
                 if by_epoch:
                     reach = last_in_row + (0 in done)
-                trained[event.order] = Trained(epochs=len(done), reach=reach)
+                trained[event.order] = Trained(len(done), reach)
             elif event.key == "block_start":
                 done |= epochs_of(event)
             elif event.key == "epoch_start":

@@ -62,13 +62,7 @@ class Round:
         """The judgement on all together."""
         findings = find_in(self, ROUND)
         worst = max((*self.verdicts, verdict_of(findings)), key=VERDICTS.index)
-        return Check(
-            path=self.folder,
-            verdict=worst,
-            cause=self.summary,
-            findings=findings,
-            kind=ROUND,
-        )
+        return Check(self.folder, worst, self.summary, findings=findings, kind=ROUND)
 
 
 def judge_all(
@@ -110,8 +104,5 @@ def judge_all(
 
 def _without_logs(folder: Path, error: NoLogs) -> Check:
     return Check(
-        path=folder,
-        verdict=CANNOT_READ,
-        cause=str(error).removeprefix(f"{folder}: "),
-        kind=FOLDER,
+        folder, CANNOT_READ, str(error).removeprefix(f"{folder}: "), kind=FOLDER
     )

@@ -124,11 +124,11 @@ def judge_path(
     return (
         *checks,
         Check(
-            path=path,
-            verdict=verdict,
-            cause=cause,
-            ruleset=of_round.ruleset,
-            ruleset_source=of_round.ruleset_source,
+            path,
+            verdict,
+            cause,
+            of_round.ruleset,
+            of_round.ruleset_source,
             findings=findings,
             kind=FOLDER,
             is_miss=submission.is_run

@@ -323,12 +323,12 @@ class _Reader:
             return
         metadata = content.get("metadata")
         event = Event(
-            line=self.log.lines,
-            time_ms=time_ms,
-            key=key,
-            value=content.get("value"),
-            metadata=metadata if isinstance(metadata, dict) else {},
-            order=self.records,
+            self.log.lines,
+            time_ms,
+            key,
+            content.get("value"),
+            metadata if isinstance(metadata, dict) else {},
+            self.records,
         )
         # even where nobody reads its key: that the log has this dialect is known by it
         self.first.setdefault(dialect, event)
