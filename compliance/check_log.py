@@ -183,7 +183,7 @@ def check_log(
     errors = {finding.name for finding in findings if finding.severity == ERROR}
     # such a run logs `aborted`, which is its one error
     is_miss = run.miss is not None and errors == {_NO_SUCCESS}
-    if run.miss is not None and is_miss:
+    if run.miss and is_miss:
         cause = (
             f"complete, target {plain(run.own_target.accuracy)} missed: accuracy "
             f"{plain(run.miss.accuracy)} after epoch {plain(run.miss.epoch or 0)}, the last"
@@ -253,14 +253,14 @@ def _explaining(findings: tuple[Finding, ...]) -> Finding | None:
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
     """One sentence: what explains the worst finding (and whether that is about the image set
     alone), else how the run ended."""
-    if (worst := _explaining(findings)) is not None:
+    if worst := _explaining(findings):
         reasons = (f.name for f in findings if f.severity in (ERROR, POLICY))
         if _ON_THE_SET.issuperset(reasons):
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
         return worst.message
     sentence = "complete run"
     target = run.end or run.target
-    if run.needs_target and target is not None:
+    if run.needs_target and target:
         sentence = f"converged: {plain(target.accuracy)}"
         if target.epoch is not None:
             sentence += f" at epoch {plain(target.epoch)}"

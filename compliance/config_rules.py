@@ -282,7 +282,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
             "decay_from": run.schedule.decay_from,
         }
     suggested_lr = published_lr(run, config.batch)
-    if suggested_lr is not None:
+    if suggested_lr:
         # three digits of a rule of thumb
         figures["published_base_lr"] = [float(f"{value:.3g}") for value in suggested_lr]
     reference = config.reference
@@ -423,7 +423,7 @@ def _seed(config: ConfigUnderCheck) -> Violations:
 def _rcp_covers(config: ConfigUnderCheck) -> Violations:
     """A reference convergence point covers the batch."""
     reference = config.reference
-    if reference is not None and reference.position == "above":
+    if reference and reference.position == "above":
         largest = reference.batches[0]
         yield config.violation(
             "batch.per_rank",
@@ -438,7 +438,7 @@ def _rcp_reached(config: ConfigUnderCheck) -> Violations:
     reference = config.reference
     last = max(config.eval_epochs, default=0)
     # of a batch above all points: NaN
-    if reference is not None and last < reference.minimum:
+    if reference and last < reference.minimum:
         accepts = f"the RCP test accepts from {reference.minimum:.2f}"
         why = f"evaluated last after epoch {last}, {accepts}"
         is_cut = last < config.plan.eval_epochs[-1]

@@ -101,7 +101,7 @@ def submission_values(run: HasSettings) -> Violations:
         for setting in list(run.settings(key))[:1]:
             value = setting.value
             allowed_values = allowed.get(key)
-            if allowed_values is not None:
+            if allowed_values:
                 if value not in allowed_values:
                     yield setting.violation(" or ".join(allowed_values))
             elif not (isinstance(value, str) and value.strip()):

@@ -33,7 +33,7 @@ class RunScore(NamedTuple):
 def newest(checks: Sequence[Check]) -> str:
     """The ruleset that a submission is held to: the newest of those of its logs that can be read
     (of all, where none can)."""
-    readable = [check for check in checks if check.run is not None]
+    readable = [check for check in checks if check.run]
     return max(
         {check.ruleset for check in readable or checks}, key=benchmark.RULESETS.index
     )

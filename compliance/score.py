@@ -103,7 +103,7 @@ def score_checks(judged: Sequence[Check]) -> Score:
     *checks, folder_check = judged
     folder = folder_check.path
     ruleset = newest(checks)
-    divisions = (check.run.division for check in checks if check.run is not None)
+    divisions = (check.run.division for check in checks if check.run)
     division = next(filter(None, divisions), None)
     runs, mean_min = _olympic([run_score(check) for check in checks])
     rcp = judge_convergence(checks)

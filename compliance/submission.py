@@ -72,7 +72,7 @@ class Submission:
     @property
     def runs(self) -> list[tuple[str, LoggedRun]]:
         """(file name, run) of the logs that can be read."""
-        return [(c.path.name, c.run) for c in self.checks if c.run is not None]
+        return [(c.path.name, c.run) for c in self.checks if c.run]
 
     @cached_property
     def alike(self) -> list[Alike]:
@@ -500,7 +500,7 @@ def _system(submission: Submission) -> Violations:
 def _counted(submission: Submission) -> Violations:
     """From 1.0.0 on, number_of_nodes and host_processors_per_node of the system description are
     integers above 0, accelerators_per_node one from 0 on: the rules that count by them hold."""
-    if submission.system is None or submission.machine is not None:
+    if submission.system is None or submission.machine:
         return
     if benchmark.at_least(newest(submission.checks), "1.0.0"):
         values = [f"{key} {shown(submission.described(key))}" for key in _COUNTED]

@@ -71,7 +71,7 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     yield from mpi_rows()
     yield from gpu_rows(gpus, library())
     devices = ["cpu"]
-    if gpus is not None:
+    if gpus:
         devices += [f"gpu{number}" for number in range(len(gpus.devices))]
     for device in devices:
         yield from try_library("mxnet", device)

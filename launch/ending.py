@@ -228,7 +228,7 @@ def callable_here(command: str) -> str:
         return command
     program = Path(sys.executable).with_name("rn50")
     on_path = shutil.which("rn50")
-    if on_path is not None and Path(on_path).resolve() == program.resolve():
+    if on_path and Path(on_path).resolve() == program.resolve():
         return command
     with suppress(ValueError):
         program = program.relative_to(Path.cwd())

@@ -106,7 +106,7 @@ def explain_failure(evidence: Evidence) -> str:
     )
     # the last one always has an answer
     cause = next(filter(None, (detector(evidence) for detector in detectors)))
-    if evidence.limits is not None:
+    if evidence.limits:
         cause = with_shortages(cause, evidence.stderr, evidence.limits)
     return str(cause)
 
@@ -189,7 +189,7 @@ def _killed(evidence: Evidence) -> Cause | None:
             details = ("the kernel was out of memory",)
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
-        if lost is not None and lost.rank == rank:
+        if lost and lost.rank == rank:
             # which leaves no time for words: those there are others'
             if number != signal.SIGKILL:
                 details = crash_details(lost.rank, evidence.stderr)

@@ -170,7 +170,7 @@ def close_attempt(out: RunFolder) -> None:
     """End the log of a failed attempt where rank 0 could not, remove half a checkpoint. Gives back
     what was reserved on the disk, for this and for what is to be said. A folder that another driver
     has taken over is left alone."""
-    if other_holder(out.lock) is not None:
+    if other_holder(out.lock):
         return
     give_back(out.path)
     remove_dead(out.checkpoints)

@@ -94,7 +94,7 @@ def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
     if out is None or not out.is_to_conclude:
         out, manifest = prepare(plan, track)
     with hold(out.lock):
-        if manifest is not None:
+        if manifest:
             run_attempts(plan, out, manifest)
         late = StopSignals().take()
         return conclude(plan.run, out, plan.options), late
@@ -225,7 +225,7 @@ def close_result(out: RunFolder, run: Run, ending: Ending) -> None:
     """result.json and report of a run that did not come to its end by itself. What ranks that ended
     in order have written there stays, with the ending beside it. A folder that another driver has
     taken over is left alone."""
-    if other_holder(out.lock) is not None:
+    if other_holder(out.lock):
         return
     result = out.read_result() or Result(FAILED, seed=run.seed)
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
@@ -286,13 +286,13 @@ def conclude(run: Run, out: RunFolder, options: Options) -> Result:
         print(f"rn50: warning: {out.result}: cannot write: {error.strerror}")
     print(f"check: {check.word}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
-    if result.repeats is not None:
+    if result.repeats:
         print(repeat_line(result.repeats))
     # the first five different ones of ranks
     warnings = re.findall(r"rn50: warning: .*", read_ends(out.stderr))
     for line in list(dict.fromkeys(warnings))[:5]:
         print(line)
-    if result.reference is not None:
+    if result.reference:
         reference = run.system.references[run.name]
         print(reference.line(run.name, result.images_per_s or 0.0))
     print(result_line(result, out))
@@ -356,7 +356,7 @@ def result_line(result: Result, out: RunFolder) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
     status = result.status
-    if result.check is not None and result.check.verdict == MISSED:
+    if result.check and result.check.verdict == MISSED:
         status = MISSED.lower()
     time_s = result.time_to_train_s
     why = ""

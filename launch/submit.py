@@ -210,7 +210,7 @@ def wait(plan: SubmissionPlan, job: str) -> int:
     often as that changes; the exit code it left. Raises UserError: it left none, or can never
     begin."""
     last_reason = ""
-    while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
+    while state := _state_or_why(plan.scheduler, job, plan.folder):
         if not state.can_begin:
             raise UserError(f"{plan.scheduler.name} job {job} {state.reason}")
         if state.reason not in ("", last_reason):
@@ -386,7 +386,7 @@ def _last_of(job: JobFolder) -> Last:
     if dialect is None:
         return last
     can_be_asked = shutil.which(dialect.state_command[0])
-    if can_be_asked and ask(dialect, submission.job, job.path) is not None:
+    if can_be_asked and ask(dialect, submission.job, job.path):
         raise UserError(
             f"--resume: {job.path}: an interrupted job expected, found {dialect.name} job "
             f"{submission.job} in its queue or running (to stop it: "

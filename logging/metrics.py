@@ -38,7 +38,7 @@ class Metrics:
     def write(self, series: str, **values: Any) -> None:
         """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON
         has not, as null. Raises UserError where the disk does not take it."""
-        if self._file is not None:
+        if self._file:
             record = {"kind": series, "time_s": self.elapsed_s, **values}
             for name, value in values.items():
                 # Python would write NaN, which is no JSON, or refuse the record

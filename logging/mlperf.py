@@ -79,7 +79,7 @@ class MLPerfLog:
         self._lock = threading.RLock()
         """A rank that is asked to end writes its last record from another thread."""
         self._logger: MLLogger | None = None
-        if path is not None:
+        if path:
             self._file = LineFile(path, resumed=resumed)
             # its own: no parents, no registry
             sink = logging.Logger("rn50.mlperf", logging.INFO)
@@ -202,7 +202,7 @@ class MLPerfLog:
     def flush(self) -> None:
         """Write the records whose time is known by now, up to the first one whose is not."""
         with self._lock:
-            while self._waiting and self._file is not None:
+            while self._waiting and self._file:
                 # in the order of the calls: one that is not known yet holds up the others
                 moment, line = self._waiting[0]
                 unix_s = self._clock.unix_s_at(moment)

@@ -239,7 +239,7 @@ class _Reader:
         """A token that is not followed by one blank: the official parsers do not see a record."""
         if not closed and _MLLOG_TOKEN.startswith(record):
             self._problem("truncated", None, "the file ends inside a token")
-        elif (match := _ODD_MLLOG.match(record)) is not None:
+        elif match := _ODD_MLLOG.match(record):
             key = _salvaged_key(record)
             if key is None or self.keys is None or key in self.keys:
                 self._problem(
@@ -416,7 +416,7 @@ class _Reader:
             content = f"{name} data; as text: {command} >log.txt"
         elif b"\0" in self.head:
             content = "binary data"
-        elif problem is not None:
+        elif problem:
             first = f"line {problem.line}: {problem.message}"
             content = f"none that can be read (first: {first})"
         else:

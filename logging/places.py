@@ -136,7 +136,7 @@ def is_one_run(folder: Path) -> bool:
     if len(results_in(folder)) != 1:
         return False
     job = job_of(folder)
-    if job is not None:
+    if job:
         return bool(JobFolder(job).runs)
     run = RunFolder(folder)
     return run.config.is_file() or run.result.is_file()

@@ -179,7 +179,7 @@ def _saves(
     for event in events:
         if event.key == SAVE_START:
             opened = event
-        elif opened is not None and event.key in (SAVE_STOP, RESUMED):
+        elif opened and event.key in (SAVE_STOP, RESUMED):
             parts = saves if event.key == SAVE_STOP else interruptions
             parts.append(_interval(opened, event, clock_ms))
             opened = None

@@ -152,7 +152,7 @@ def run_starts_in_time(run: LoggedRun) -> Violations:
         return
     first_ms = min(event.time_ms for event in begins)
     limit_ms = _limit_ms(run)
-    if stop is not None and stop.time_ms - first_ms >= limit_ms:
+    if stop and stop.time_ms - first_ms >= limit_ms:
         return  # init-too-long says it
     gap_ms = start.time_ms - first_ms
     if first_ms > 0 and gap_ms > limit_ms:
@@ -217,7 +217,7 @@ def caches_cleared_first(run: LoggedRun) -> Violations:
     """cache_clear is logged before init_start."""
     clear = run.first("cache_clear")
     begin = run.first("init_start")
-    if clear is not None and begin is not None and clear.order > begin.order:
+    if clear and begin and clear.order > begin.order:
         yield against(clear, f"is logged after {begin.place}", "it before init_start")
 
 

@@ -136,7 +136,7 @@ def run_start(run: LoggedRun) -> Violations:
         )
     event = run.start
     stop = run.first("init_stop")
-    if event is not None and stop is not None and event.order < stop.order:
+    if event and stop and event.order < stop.order:
         yield against(event, f"stands before {stop.place}", "init_stop first")
 
 

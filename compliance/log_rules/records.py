@@ -87,7 +87,7 @@ def two_runs(run: LoggedRun) -> Violations:
     advice = "give each run its own result_N.txt; the first one is judged here"
     lines = {}
     foreign = run.log.other_dialect
-    if foreign is not None and foreign.key in RUN_KEYS:
+    if foreign and foreign.key in RUN_KEYS:
         actual = f"one in :::{run.log.dialect} records, one in another format ({foreign.place})"
         lines[actual] = foreign.line
     starts = run.all("run_start")

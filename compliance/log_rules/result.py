@@ -259,7 +259,7 @@ def pairs(run: LoggedRun) -> Violations:
         return
     for key in ("eval_start", "eval_stop"):
         epochs = set(map(epoch_of, run.all(key)))
-        if target is not None and epochs and target.epoch not in epochs:
+        if target and epochs and target.epoch not in epochs:
             yield against(
                 f"the evaluation at target (line {target.line})",
                 f"has no {key}",

@@ -19,7 +19,7 @@ def cache_clear_value(run: LoggedRun) -> Violations:
         if event.value != True:  # noqa: E712 (1 passes officially too)
             yield as_setting(event).violation("true")
             return
-        if begin is not None and event.order > begin.order:
+        if begin and event.order > begin.order:
             yield against(
                 event, f"is logged after {begin.place}", "it before init_start"
             )

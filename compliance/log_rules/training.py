@@ -115,7 +115,7 @@ def one_after_another(run: LoggedRun) -> Violations:
         seen.add(copied)
         interval, _, end = event.key.partition("_")
         if end == "start":
-            if latest is not None:
+            if latest:
                 yield against(
                     event, f"comes before the end of {latest.place}", "it after that"
                 )
@@ -287,7 +287,7 @@ def intervals_take_time(run: LoggedRun) -> Violations:
         for event in sorted(events, key=lambda event: event.order):
             if event.key.endswith("start"):
                 started = event
-            elif started is not None and min(started.time_ms, event.time_ms) > 0:
+            elif started and min(started.time_ms, event.time_ms) > 0:
                 took_ms = event.time_ms - started.time_ms
                 epochs = len(epochs_of(started)) if interval != "eval" else 0
                 if took_ms <= 0 or took_ms < epochs * epoch_ms:
@@ -312,7 +312,7 @@ def cadence(run: LoggedRun) -> Violations:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
     evaluations = run.numbered("eval_accuracy")
     problem = cadence_problem(sorted({epoch for epoch, _ in evaluations}))
-    if problem is not None:
+    if problem:
         yield against(
             "evaluations:",
             problem,
@@ -339,7 +339,7 @@ def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
 def epochs_from_one(run: LoggedRun) -> Violations:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
-    if first is not None and first[0] < 1:
+    if first and first[0] < 1:
         yield against(
             "the first epoch", f"has number {plain(first[0])}", "1", line=first[1]
         )
@@ -351,7 +351,7 @@ def epochs_from_one(run: LoggedRun) -> Violations:
 def epochs_not_later(run: LoggedRun) -> Violations:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)
-    if first is not None and first[0] > 1:
+    if first and first[0] > 1:
         yield against(
             "the first epoch number in the log",
             f"is {plain(first[0])}",
