@@ -90,11 +90,11 @@ class Check(NamedTuple):
     def difference(self) -> str:
         """Why this verdict and the official checker's differ, where they do."""
         official = self.official
-        if official is None or official.verdict == NOT_RUN:
+        if not official or official.verdict == NOT_RUN:
             return ""
         we_fail = self.verdict == FAIL
         # POLICY counts as a pass here: no tool checks it, the official one neither
-        if self.run is None or we_fail == (official.verdict != PASS):
+        if not self.run or we_fail == (official.verdict != PASS):
             return ""
         if we_fail:
             first = self.findings[0]
@@ -162,7 +162,7 @@ def check_log(
         rules = find_ruleset(path, log, ruleset)
     except CannotRead as error:
         official_check = None
-        if log is None:
+        if not log:
             rules = find_ruleset(path, None, ruleset)
             # it may read records that this parser does not, of unknown values
             unread = "records that cannot be read" if error.records else ""
@@ -225,7 +225,7 @@ def no_milder(
     """The findings, headed by the official checker's failure where they have no error: a log that
     it fails is no valid result. A line with two records is left to `joined-records`: the official
     checker reads only the last of them."""
-    if official_check is None or official_check.verdict != FAIL:
+    if not official_check or official_check.verdict != FAIL:
         return findings
     if verdict_of(findings) == FAIL:
         return findings
@@ -293,7 +293,7 @@ def _why_not_run(path: Path, log: Log | None, *, unasked: bool) -> str:
     if unasked and size > OFFICIAL_BYTES:
         took_s = size / 1e6 * 0.3  # `OFFICIAL_BYTES`
         return f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
-    if log is None:
+    if not log:
         return ""
     danger = _danger(log)
     if not danger and unasked and log.longest_bytes > _OFFICIAL_RECORD_BYTES:

@@ -286,7 +286,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         # three digits of a rule of thumb
         figures["published_base_lr"] = [float(f"{value:.3g}") for value in suggested_lr]
     reference = config.reference
-    if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
+    if not reference or not run.data.is_imagenet or run.model.network != "resnet":
         return figures
     figures["rcp"] = {
         "kind": reference.position,
@@ -510,7 +510,7 @@ def _lr_for_batch(config: ConfigUnderCheck) -> Violations:
     """The base learning rate is in the range of the published recipes for optimizer and batch, or
     up to twice outside it."""
     published = published_lr(config.run, config.batch)
-    if published is None:
+    if not published:
         return
     low, high = published
     if not low / _LR_SLACK <= config.run.optimizer.base_lr <= high * _LR_SLACK:

@@ -145,7 +145,7 @@ def reference(batch: float, ruleset: str) -> Reference | None:
 def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict:
     """The RCP test on the epochs that the runs of a submission took; None: did not converge."""
     held_to = reference(batch, ruleset)
-    if held_to is None:
+    if not held_to:
         return Verdict(False, f"no reference convergence points before {FIRST_RULESET}")
     failed = sum(epoch is None for epoch in epochs)
     if failed > benchmark.RUNS_THAT_MAY_FAIL:

@@ -53,7 +53,7 @@ class Score(NamedTuple):
             runs = "1 run" if count == 1 else f"{count} runs"
             notes.append(f"no score: {runs}, a score needs {benchmark.RUNS}")
         factor = f"{self.scaling_factor:.10f}"
-        if self.rcp is None:
+        if not self.rcp:
             notes.append(f"no RCP test: none before {FIRST_RULESET}")
         elif self.division != "closed":
             notes.append(

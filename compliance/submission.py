@@ -333,7 +333,7 @@ def _rcp(submission: Submission) -> Violations:
     if not submission.closed or len(submission.checks) < benchmark.RUNS:
         return
     verdict = judge_convergence(submission.checks)
-    if verdict is None or verdict.passed:
+    if not verdict or verdict.passed:
         return
     too_many = len(invalid(submission.checks)) > benchmark.RUNS_THAT_MAY_FAIL
     if verdict.mean is not None or not too_many:  # five-runs says it
@@ -575,7 +575,7 @@ def _as_described(submission: Submission) -> Violations:
     and a platform such as 4xNAME counts its nodes or its accelerators (and names no others: a
     note)."""
     machine = submission.machine
-    if machine is None:
+    if not machine:
         return
     nodes = machine.nodes
     accelerators = machine.accelerators or nodes
@@ -617,7 +617,7 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
     sheets' tensor cores; without a sheet at ten times the fastest published accelerator or
     processor."""
     machine = submission.machine
-    if machine is None:
+    if not machine:
         return
     kind = "accelerator" if machine.accelerators else "processor"
     chips = machine.accelerators or machine.processors

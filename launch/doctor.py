@@ -126,7 +126,7 @@ def mpi_rows() -> Iterator[Row]:
 
 def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
     """The driver, and each GPU against the machine code of MXNet."""
-    if gpus is None:
+    if not gpus:
         yield Row("driver", NO_GPU, f"no driver ({LIBRARY})")
         return
     if not gpus.devices:

@@ -102,7 +102,7 @@ def run_stopped(
     saved_step = _newest_checkpoint(folder)
     step = max(out.last_log_point or 0, in_order.step)
     saved = _in_words(saved_step)
-    if step and result.stopped is None and saved_step != step:
+    if step and not result.stopped and saved_step != step:
         saved += (
             ", none at the stop: it took longer than limits.grace_s or was given up"
         )
@@ -136,7 +136,7 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
         if result.objection:
             reason += f", but {result.objection}"
         return Ending(reason, folder, f"its report: {RunFolder(folder).report}")
-    if result.stopped is None:
+    if not result.stopped:
         return Ending(
             f"complete, target {plain(target)} missed: {where}, the last",
             folder,

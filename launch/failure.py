@@ -195,7 +195,7 @@ def _killed(evidence: Evidence) -> Cause | None:
                 details = crash_details(lost.rank, evidence.stderr)
             reason = str(replace(lost, reason=killed))
             return Cause(reason, number, details=details)
-        if lost is None or rank in away:
+        if not lost or rank in away:
             named = "a rank" if rank is None else f"rank {rank}"
             return Cause(f"{named} was {killed}", number, details=details)
     return None
@@ -258,7 +258,7 @@ def crash_details(rank: int, stderr: str) -> tuple[str, ...]:
     lines = []
     for line in stderr.splitlines():
         label = LABEL.match(line)
-        if label is None or int(label["rank"]) == rank:
+        if not label or int(label["rank"]) == rank:
             lines.append(LABEL.sub("", line))
     stderr = "\n".join(lines)
     details = []

@@ -243,7 +243,7 @@ def pick_launcher(requested: str | None, *, in_container: bool = False) -> str:
     if requested is None:
         if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
-        if library is None:
+        if not library:
             return "gloo"
         name = OF_FAMILY[library.family or "openmpi"]
         return name if LAUNCHERS[name].is_installed() else "gloo"
@@ -255,7 +255,7 @@ def pick_launcher(requested: str | None, *, in_container: bool = False) -> str:
     if not launcher.is_installed():
         expected = f"{launcher.product}'s {launcher.program} on the PATH expected"
         raise UserError(f"--launcher {requested}: {expected}, found none")
-    if launcher.controller == "mpi" and library is None:
+    if launcher.controller == "mpi" and not library:
         raise UserError(
             f"--launcher {requested}: a Horovod built with MPI expected, found one without; "
             "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
@@ -290,7 +290,7 @@ def mpi_for(launcher: str) -> MpiOnPath | None:
     row = LAUNCHERS[launcher]
     library = horovods_mpi()
     is_of_mpi = row.controller == "mpi" and not row.may_start_elsewhere
-    if library is None or not is_of_mpi or not row.program:
+    if not library or not is_of_mpi or not row.program:
         return None
     return mpi_on_path(row.program, library)
 

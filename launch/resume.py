@@ -79,7 +79,7 @@ def load_attempt(folder: RunFolder, loaded: Loaded) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
     checkpoint, _ = newest_checkpoint(folder.checkpoints)
-    if checkpoint is None:
+    if not checkpoint:
         return loaded.with_seed(load(folder.config, within=folder.path).run.seed)
     loaded = loaded.with_seed(recorded_run(checkpoint).seed)
     check_config(checkpoint, loaded)
@@ -105,14 +105,14 @@ def begin_attempt(out: RunFolder) -> Checkpoint | None:
     remove_after(out.checkpoints, checkpoint)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
-        if checkpoint is None:
+        if not checkpoint:
             out.log.unlink(missing_ok=True)
             out.metrics.unlink(missing_ok=True)
         else:
             _cut(out.log, checkpoint.meta.log_bytes)
             _cut(out.metrics, checkpoint.meta.metrics_bytes)
     reserve(out.path)
-    if checkpoint is None:
+    if not checkpoint:
         say(f"{out}: no checkpoint yet: from the beginning")
         return None
     say(f"{out}: going on after step {checkpoint.meta.step} ({checkpoint.path.name})")

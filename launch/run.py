@@ -91,7 +91,7 @@ def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
     resumed = plan.options.resume
     out = RunFolder(resumed) if resumed else None
     manifest = None
-    if out is None or not out.is_to_conclude:
+    if not out or not out.is_to_conclude:
         out, manifest = prepare(plan, track)
     with hold(out.lock):
         if manifest:
@@ -305,7 +305,7 @@ def check_run(run: Run, out: RunFolder) -> Check:
     log = out.log
     try:
         check = as_one(judge_path(out.path, run.ruleset, official=True))
-        if check.official is None:  # its own reader could not read it
+        if not check.official:  # its own reader could not read it
             check = check._replace(official=check_officially(log, run.ruleset))
     except (OSError, NoLogs) as error:
         reason = getattr(error, "strerror", None) or error
@@ -318,7 +318,7 @@ def check_run(run: Run, out: RunFolder) -> Check:
 def judge(run: Run, out: RunFolder, options: Options, check: Check) -> Result:
     """The result that rank 0 has left, with what is made of it."""
     result = out.read_result()
-    if result is None or check.official is None:
+    if not result or not check.official:
         raise UserError(f"{out.result}: a JSON object expected, as rank 0 leaves it")
     result = replace(
         result, official_checker=check.official, check=Verdict(check.word, check.cause)

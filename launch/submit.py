@@ -237,7 +237,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         return RUNNING, "none of its runs is at work"
     code = files.read_exit_code()
     dialect = _scheduler_of(scheduler, job)
-    if dialect is None or job is None or code not in MAY_GO_ON:
+    if not dialect or job is None or code not in MAY_GO_ON:
         if scheduler in SCHEDULERS and not (job or code):
             return UNKNOWN, f"{scheduler} was given the job, and named no id"
         return _ended_with(code, files)
@@ -294,7 +294,7 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     if not answer.out.strip():
         return None
     reason = re.search(scheduler.reason_pattern, printed, re.M)
-    if reason is None or reason[1] == "None":
+    if not reason or reason[1] == "None":
         return State()
     end = f"end it: {scheduler.cancel(job)}"
     if re.search(scheduler.never_pattern, reason[0]):
@@ -383,7 +383,7 @@ def _last_of(job: JobFolder) -> Last:
         submission = job.read_submission()
     last = Last(job.path, runs=max(submission.runs, 1))
     dialect = _scheduler_of(submission.scheduler, submission.job)
-    if dialect is None:
+    if not dialect:
         return last
     can_be_asked = shutil.which(dialect.state_command[0])
     if can_be_asked and ask(dialect, submission.job, job.path):

@@ -187,7 +187,7 @@ class Watchdog:
         next_look_s = 0.0
         while not self._closed:
             for key, _ in self._selector.select(_TICK_S):
-                if key.data is None:
+                if not key.data:
                     self._accept()
                 else:
                     self._read(key.data)
@@ -313,13 +313,13 @@ class Watchdog:
             status.connection.close()
         if self._statuses.get(status.rank) is status:
             self._unregister(status)
-            if self.lost is None:
+            if not self.lost:
                 self.lost = status.report(PROCESS_EXITED)
                 self._lost_s = self._clock.look_s()
 
     def _evaluate(self, now_s: float) -> None:
         """Look for a rank that the job must end for; the first verdict stays."""
-        if self.failed_rank is None:
+        if not self.failed_rank:
             self.failed_rank = (
                 self._lost(now_s)
                 or self._absent(now_s)

@@ -222,7 +222,7 @@ class MLPerfLog:
         **metadata: Any,
     ) -> None:
         """An event, an interval's start or its end, as its name says. `moment`: None: now."""
-        if self._logger is None:
+        if not self._logger:
             return
         write = self._logger.event
         if name.endswith("_start"):

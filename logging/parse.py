@@ -197,7 +197,7 @@ class _Reader:
         dialect = MLLOG
         if not record.startswith(_MLLOG_TOKEN):
             match = _MLL_RECORD.match(record)
-            if match is None:
+            if not match:
                 self._odd_token(record, closed=closed)
                 return False
             seconds = match[1]

@@ -119,7 +119,7 @@ def covered_s(
 def run_time(events: Sequence[Event]) -> RunTime:
     """The times of the first run of a log, whatever its records hold."""
     start = next((event for event in events if event.key == "run_start"), None)
-    if start is None or start.time_ms <= 0:
+    if not start or start.time_ms <= 0:
         return RunTime()
     clock_ms = start.time_ms
     timed = [event for event in events if event.time_ms > 0]
@@ -153,7 +153,7 @@ def _intervals(
         if event.key == start and (epoch is None or epoch not in seen):
             opened = event
             seen.add(epoch)
-        if event.key not in stops or opened is None or event.time_ms <= opened.time_ms:
+        if event.key not in stops or not opened or event.time_ms <= opened.time_ms:
             continue
         if epoch in closed:
             continue  # a slower rank's copy

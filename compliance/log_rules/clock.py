@@ -115,7 +115,7 @@ def clock_steady(run: LoggedRun) -> Violations:
         return  # copied-records says it
     if by_ms <= 0 and early_ms < SAME_MS:
         by_ms, worst = early_ms, first
-    if worst is None or by_ms <= 0:
+    if not worst or by_ms <= 0:
         return
     yield against(
         f"time goes back, most at {worst.place}:",
@@ -148,7 +148,7 @@ def run_starts_in_time(run: LoggedRun) -> Violations:
     begins = run.all("init_start")
     start = run.start
     stop = run.first("init_stop")
-    if not begins or start is None:
+    if not begins or not start:
         return
     first_ms = min(event.time_ms for event in begins)
     limit_ms = _limit_ms(run)
@@ -174,7 +174,7 @@ def init_before_run(run: LoggedRun) -> Violations:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
     stop = run.first("init_stop")
     start = run.start
-    if stop is None or start is None or start.time_ms <= 0 or stop.time_ms <= 0:
+    if not stop or not start or start.time_ms <= 0 or stop.time_ms <= 0:
         return
     ahead_ms = stop.time_ms - start.time_ms
     if start.order > stop.order and ahead_ms >= SAME_MS:

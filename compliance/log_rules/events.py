@@ -88,7 +88,7 @@ def _without(event: Event, name: str) -> Finding:
 
 
 def _before_run_start(run: LoggedRun, event: Event) -> bool:
-    return run.start is None or event.order < run.start.order
+    return not run.start or event.order < run.start.order
 
 
 def _too_early(event: Event) -> Finding:

@@ -176,7 +176,7 @@ def schedule_lengths(run: LoggedRun) -> Violations:
     on, those of SGD in whole steps or epochs."""
     for key in _SCHEDULE.get(run.optimizer or "", ()):
         event = run.first(key)
-        if event is None:
+        if not event:
             continue
         value = number(event.value)
         is_rate = key.endswith("base_learning_rate")

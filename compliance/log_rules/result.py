@@ -55,7 +55,7 @@ def clock_forward(run: LoggedRun) -> Violations:
     """run_stop is stamped later than run_start."""
     run_ms = run.run_ms
     stop = run.stop
-    if run_ms is None or stop is None or run_ms > 0:
+    if run_ms is None or not stop or run_ms > 0:
         return
     actual = "has run_start's stamp"
     if run_ms:
@@ -87,14 +87,14 @@ def converged(run: LoggedRun) -> Violations:
     severity = only_if(run.ruleset == "0.6.0", POLICY)  # its checker has no threshold
     if run.needs_target:
         # Without an end, or with a torn record, it is a consequence.
-        explained = run.stop is None or "eval_accuracy" in run.log.lost_keys
+        explained = not run.stop or "eval_accuracy" in run.log.lost_keys
         if explained or any(reaches_target(event.value) for event in numeric):
             return
     elif any(event.value < benchmark.HIGHEST_ACCURACY for event in numeric):
         return
     best = run.best
     last = numeric[-1]
-    if best is None or not last.value < benchmark.HIGHEST_ACCURACY:
+    if not best or not last.value < benchmark.HIGHEST_ACCURACY:
         yield as_setting(last).violation("a fraction below 1", severity=severity)
         return
     yield against(
@@ -113,7 +113,7 @@ def target_on_the_clock(run: LoggedRun) -> Violations:
     if not run.needs_target or run.ruleset == "0.6.0" or run.evaluations_at_target:
         return
     outside = [e for e in run.evaluations if reaches_target(e.accuracy)]
-    if not outside or run.start is None or run.stop is None:
+    if not outside or not run.start or not run.stop:
         return
     side = f"before {run.start.place}"
     if outside[0].order > run.stop.order:
@@ -133,7 +133,7 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Violations:
     run, whichever is less."""
     start = run.start
     stop = run.stop
-    if not run.needs_target or start is None or stop is None or (run.run_ms or 0) <= 0:
+    if not run.needs_target or not start or not stop or (run.run_ms or 0) <= 0:
         return
     stamped = [e for e in run.evaluations_at_target if e.time_ms != 0]
     begin_ms = start.time_ms - run.slack_ms
@@ -227,7 +227,7 @@ def stops_at_target(run: LoggedRun) -> Violations:
             f"is left out: {run.own_target.problem}",
             "the config with the run's target",
         )
-    if target is None or not run.needs_target:
+    if not target or not run.needs_target:
         return
     later = [
         e

@@ -81,7 +81,7 @@ def hyperparameters(run: LoggedRun) -> Violations:
             if value is None or value < 0 or (value == 0 and key != "lars_epsilon"):
                 yield as_setting(event).violation("above 0")
     name = run.first("opt_name")
-    if name is None:
+    if not name:
         return
     if name.value not in benchmark.OPTIMIZERS:
         yield as_setting(name).violation("lars or sgd")

@@ -50,7 +50,7 @@ def target_after_training(run: LoggedRun) -> Violations:
     """The target is reached after training began: a block or an epoch starts before it."""
     target = run.target
     starts = run.of_keys("block_start", "epoch_start")
-    if not run.needs_target or target is None or not starts:
+    if not run.needs_target or not target or not starts:
         return
     first = min(starts, key=lambda event: event.order)
     if target.order < first.order:
@@ -77,7 +77,7 @@ def all_on_the_clock(run: LoggedRun) -> Violations:
     stop = next(reversed(run.all("run_stop")), None)
     for event in run.of_keys(*_INTERVAL_KEYS, "eval_accuracy"):
         for limit, sign in ((start, 1), (stop, -1)):
-            if limit is None:
+            if not limit:
                 continue
             # by how much it lies before the start, or behind the stop
             by_ms = sign * (limit.time_ms - event.time_ms)
@@ -121,7 +121,7 @@ def one_after_another(run: LoggedRun) -> Violations:
                 )
                 return
             latest = event
-        elif latest is None or not latest.key.startswith(interval):
+        elif not latest or not latest.key.startswith(interval):
             yield against(
                 event, "ends nothing that is open", f"{interval}_start before it"
             )
@@ -136,7 +136,7 @@ def _first_step_back(run: LoggedRun, key: str) -> Violations:
     seen = set()
     latest = None
     for epoch, event in run.numbered(key):
-        if latest is None or epoch >= latest[0]:
+        if not latest or epoch >= latest[0]:
             latest = epoch, event
         elif epoch not in seen and event.time_ms >= latest[1].time_ms:
             high = f"after epoch {plain(latest[0])} (line {latest[1].line})"
@@ -253,7 +253,7 @@ def possible_rate(run: LoggedRun) -> Violations:
     start = run.start
     target = run.target
     epochs = run.convergence_epoch
-    if start is None or start.time_ms <= 0 or target is None or not epochs:
+    if not start or start.time_ms <= 0 or not target or not epochs:
         return
     time_s = (target.time_ms - start.time_ms) / 1000
     if 0 <= time_s < epochs * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S:
