@@ -16,16 +16,14 @@ from ..config.load import Loaded
 from ..config.manifest import Manifest
 from ..config.recorded import load_named
 from ..config.schema import Run
-from ..config.yaml_file import short
 from ..data.describe import describe_data
 from ..data.prepare import prepare as prepare_data
-from ..host.atomic import write_file, write_json
 from ..host.errors import RankFailed, UserError
 from ..host.finding import ERROR, WARNING
 from ..host.inherited import not_passed_on
 from ..host.lock import hold, other_holder
 from ..host.progress import Tracker, say, say_aside
-from ..host.reading import read_ends, read_object
+from ..host.reading import read_ends
 from ..host.stop_signals import StopSignals
 from ..logging.places import NoLogs
 from ..logging.records import (
@@ -37,7 +35,7 @@ from ..logging.records import (
     Verdict,
     write,
 )
-from ..logging.run_folder import JobFolder, RunFolder
+from ..logging.run_folder import RunFolder
 from ..predict.predictor import precision_of
 from ..predict.work import training_flops, utilisation
 from ..report.reproduction import compare_with_recorded, repeat_line
@@ -60,7 +58,7 @@ from .launch_plan import LaunchPlan, Options, describe_length, plan_launch
 from .launchers import mpi_for
 from .nodes_left import on_nodes_left
 from .resume import begin_attempt, close_attempt
-from .run_files import in_brief, new_run_folder
+from .run_files import in_brief, new_run_folder, save_config
 from .supervisor import run_job
 
 
@@ -254,21 +252,6 @@ def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     mpi = mpi_for(plan.launcher)
     if mpi and mpi.first != mpi.right:
         say(f"note: {mpi}")
-
-
-def save_config(loaded: Loaded, out: RunFolder) -> None:
-    """Write config.yaml, which runs the same again, and origins.json. What a job's config.yaml says
-    comes from where its submission had it."""
-    write_file(out.config, loaded.to_yaml())
-    job = JobFolder(out.path.parent)
-    of_job = short(job.config)
-    submitted = read_object(job.origins)
-    origins = {}
-    for path, _, origin in loaded.leaves():
-        origins[path] = str(origin)
-        if origin.source == of_job:
-            origins[path] = str(submitted.get(path, origin))
-    write_json(out.origins, origins)
 
 
 def conclude(run: Run, out: RunFolder, options: Options) -> Result:

@@ -19,7 +19,7 @@ from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..host import programs
-from ..host.atomic import in_its_folder, write_file, write_json
+from ..host.atomic import in_its_folder, write_file
 from ..host.errors import UserError
 from ..host.exit_codes import EXIT_JOB_STOPPED
 from ..host.finding import printable
@@ -42,7 +42,7 @@ from .job_folder import ENDED, MAY_GO_ON, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
 from .resume import latest_interrupted, load_attempt
-from .run_files import in_brief, new_run_folder
+from .run_files import in_brief, new_run_folder, save_config
 from .schedulers import SCHEDULERS, Scheduler
 
 POLL_S = 2.0
@@ -134,9 +134,7 @@ def submit(
         )
     if folder is None:
         plan = plan_in(new_run_folder(loaded.run))
-        write_file(plan.files.config, loaded.to_yaml())
-        origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-        write_json(plan.files.origins, origins)
+        save_config(loaded, plan.files)
     put_aside(plan.files)
     write_file(plan.files.script, plan.script)
     brief = in_brief(loaded.run, build_plan(loaded.run))

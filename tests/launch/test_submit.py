@@ -19,7 +19,7 @@ from rn50.host.lock import hold
 from rn50.launch.job_folder import open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.resume import latest_interrupted
-from rn50.launch.run import save_config
+from rn50.launch.run_files import save_config
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.submit import (
     Last,
