@@ -272,9 +272,9 @@ def samples(run: LoggedRun) -> Violations:
     """train_samples and eval_samples are logged and not empty."""
     for key in _SAMPLES:
         yield from missing(run, [key], advice=LOG_IT)
-        for event in run.all(key)[:1]:
-            if event.value == "":
-                yield against(event, "is empty", "a count")
+        event = run.first(key)
+        if event and event.value == "":
+            yield against(event, "is empty", "a count")
 
 
 @rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml")

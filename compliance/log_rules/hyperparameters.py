@@ -28,7 +28,7 @@ from ..rule import (
 def batch_size(run: LoggedRun) -> Violations:
     """global_batch_size is logged, a number above 0; if it is no integer, or more than the images
     of ImageNet, that is policy."""
-    for event in run.all("global_batch_size")[:1]:
+    if event := run.first("global_batch_size"):
         batch = number(event.value) or 0.0
         imagenet_samples = benchmark.IMAGENET_TRAIN_SAMPLES
         if batch <= 0:
@@ -197,7 +197,7 @@ def schedule_lengths(run: LoggedRun) -> Violations:
 )
 def bn_span(run: LoggedRun) -> Violations:
     """model_bn_span, where it is logged, is a number from 1 to the global batch."""
-    for event in run.all("model_bn_span")[:1]:
+    if event := run.first("model_bn_span"):
         span = number(event.value)
         batch = run.batch or math.inf
         if span is None or not 1 <= span <= batch:

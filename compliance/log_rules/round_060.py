@@ -76,7 +76,7 @@ def hyperparameters(run: LoggedRun) -> Violations:
     for key in (*ONCE, *_LARS):
         if key == "opt_name":
             continue
-        for event in run.all(key)[:1]:
+        if event := run.first(key):
             value = number(event.value)
             if value is None or value < 0 or (value == 0 and key != "lars_epsilon"):
                 yield as_setting(event).violation("above 0")
