@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -76,13 +76,13 @@ class Launcher:
     them. `families`: whose MPI it can join the ranks of. `rank_variables`: in which its ranks find
     their places; None: in those of train/process_info.py."""
 
-    name: ClassVar[str]
-    program: ClassVar[str] = ""
-    product: ClassVar[str]
-    controller: ClassVar[Controller] = "mpi"
-    may_start_elsewhere: ClassVar[bool] = False
-    families: ClassVar[tuple[Family, ...]] = tuple(PRODUCTS)
-    rank_variables: ClassVar[RankVariables | None] = None
+    name: str
+    program = ""
+    product: str
+    controller: Controller = "mpi"
+    may_start_elsewhere = False
+    families: tuple[Family, ...] = tuple(PRODUCTS)
+    rank_variables: RankVariables | None = None
 
     def command(self, job: Job) -> list[str]:
         """The command line that starts `job`."""
