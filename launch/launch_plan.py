@@ -129,7 +129,7 @@ def plan_launch(
         steps = build_plan(run)
     except UserError:
         raise UserError(*never) from None
-    job = Job.of(run, ())
+    job = Job((), steps.ranks, run.system.ranks_per_node)
     environment = EngineSettings({}, {})
     if not never:
         job, environment = build_job(run, launcher, (), hosts)

@@ -49,11 +49,6 @@ class Job(NamedTuple):
     pmi: str = "pmix"
     inherited: Mapping[str, str] = os.environ
 
-    @classmethod
-    def of(cls, run: Run, command: Sequence[str]) -> Job:
-        """`command` on every rank of `run`."""
-        return cls(command, run.system.world_size, run.system.ranks_per_node)
-
     @property
     def launchers_environment(self) -> dict[str, str]:
         """All that the launcher is started with."""
@@ -345,8 +340,14 @@ def build_job(
     # of a launcher that train/process_info.py does not know
     if names := LAUNCHERS[launcher].rank_variables:
         variables[RANK_VARIABLES] = ",".join(filter(None, names))
-    job = Job.of(run, command)._replace(
-        environment=variables, hosts=hosts, as_root=os.geteuid() == 0, inherited=present
+    job = Job(
+        command,
+        run.system.world_size,
+        run.system.ranks_per_node,
+        variables,
+        hosts,
+        as_root=os.geteuid() == 0,
+        inherited=present,
     )
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(family))
