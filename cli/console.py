@@ -24,6 +24,7 @@ from ..host.exit_codes import EXIT_BAD
 from ..host.finding import clock_time, printable
 from ..host.progress import Advance
 from ..host.progress import say as say
+from ..host.progress import say_aside as say_aside
 from ..host.reading import JsonObject
 from .tables import print_table as print_table
 from .usage import Group
@@ -257,7 +258,7 @@ def track(name: str, *, ticks: bool = False) -> Advance:
         name: what the work does.
         ticks: the bar moves between two calls too, by a thread: for work that does not fork.
     """
-    say(f"{name} ...", to=sys.stderr)
+    say_aside(f"{name} ...")
     estimate = Estimate()
     bar = None
     if sys.stderr.isatty():
@@ -279,7 +280,7 @@ def track(name: str, *, ticks: bool = False) -> Advance:
             return
         shown_s = now_s
         if bar is None:
-            say(f"{name}: {estimate}", to=sys.stderr)
+            say_aside(f"{name}: {estimate}")
         else:
             bar_total = total if total > 1 else None  # None: the bar only moves
             bar.update(bar.task_ids[0], completed=done, total=bar_total)

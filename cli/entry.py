@@ -219,10 +219,10 @@ def _gone_folder() -> str:
 
 
 def _say(line: str) -> None:
-    from ..host.finding import printable
+    from ..host.progress import say_aside
 
     with suppress(OSError):  # such as a closed terminal
-        print(printable(f"rn50: {line}"), file=sys.stderr, flush=True)
+        say_aside(f"rn50: {line}")
 
 
 def _flush_output(code: Any) -> Any:

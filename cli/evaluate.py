@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from csv import DictWriter
@@ -29,6 +28,7 @@ from .console import (
     print_json,
     print_table,
     say,
+    say_aside,
     track,
 )
 
@@ -167,7 +167,7 @@ def _leave_confusions(pairs: Pairs, scores: JsonObject) -> None:
     try:
         write(in_its_folder(path), Confusions(scores["step"], classes, tuple(rows)))
     except OSError as error:
-        say(f"rn50: note: {path}: cannot write: {error.strerror}", to=sys.stderr)
+        say_aside(f"rn50: note: {path}: cannot write: {error.strerror}")
 
 
 def _classes(pairs: Pairs) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..host.atomic import is_stdout, new_folder, refuse_content, write_output
-from .console import TYPER_OPTIONS, argument, exit_bad_if, option, output_file, say
+from .console import (
+    TYPER_OPTIONS,
+    argument,
+    exit_bad_if,
+    option,
+    output_file,
+    say,
+    say_aside,
+)
 from .evaluate import RunOrCheckpoint
 
 if TYPE_CHECKING:
@@ -31,7 +38,7 @@ def _read(paths: list[Path]) -> Found:
 
     readings = read_runs(paths)
     for note in (*readings.unread, *readings.notes):
-        say(f"rn50: note: {note}", to=sys.stderr)
+        say_aside(f"rn50: note: {note}")
     return readings
 
 

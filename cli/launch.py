@@ -108,7 +108,6 @@ def launch(
         _say_what_would_run(loaded, options, as_json=as_json)
         return
     from ..launch.run import launch as run_launch
-    from ..launch.verdict import is_good
     from ..logging.records import to_dict
     from ..logging.run_folder import RunFolder
 
@@ -123,7 +122,7 @@ def launch(
         raise
     if as_json:
         print_json(to_dict(result))
-    exit_bad_if(not is_good(result))
+    exit_bad_if(not result.is_good)
 
 
 def _run_job(request: Request, folder: Path | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -19,12 +18,14 @@ from .console import (
     TYPER_OPTIONS,
     Json,
     argument,
+    aside,
     exit_bad_if,
     option,
     output_file,
     print_json,
     print_table,
     say,
+    say_aside,
     track,
     with_unit,
 )
@@ -79,7 +80,7 @@ def log_show(
 
 def _say_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        say(f"rn50: note: {note}", to=sys.stderr)
+        say_aside(f"rn50: note: {note}")
 
 
 def _print_content(content: list[JsonObject], **options: Any) -> None:
@@ -215,10 +216,10 @@ def log_score(
 
     Example: `rn50 log score results/quick/20261121T080000Z`
     """
-    from ..compliance.check_log import is_valid
     from ..compliance.round import judge_all
     from ..compliance.score import score_checks
     from ..logging.places import log_folders
+    from ..logging.records import is_valid
     from .log_check import check_lines
 
     scores = []
@@ -236,9 +237,10 @@ def log_score(
     else:
         for score in scores:
             _print_score(score)
-    for check in without_score:
-        for line in check_lines(check):
-            say(line, to=sys.stderr if as_json else None)
+    with aside(as_json):
+        for check in without_score:
+            for line in check_lines(check):
+                say(line)
     missing = [score for score in scores if score.score_min is None]
     verdicts = [score.verdict for score in scores]
     verdicts += [check.verdict for check in without_score]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..compliance.check_log import CANNOT_READ, PASS, Check, is_valid
+from ..compliance.check_log import CANNOT_READ, Check
 from ..host.exit_codes import EXIT_BAD, EXIT_USAGE
 from ..host.finding import Finding, printable
 from ..host.progress import Progress, silent
 from ..logging.places import log_folders
+from ..logging.records import NOT_RUN, PASS, is_valid
 from .console import print_json, track
 
 
@@ -76,7 +77,7 @@ def check_lines(check: Check) -> list[str]:
     official = check.official
     if official is not None:
         line = f"  official checker {official.version}: {official.verdict}"
-        if official.verdict == "NOT_RUN":
+        if official.verdict == NOT_RUN:
             line += f": {official.messages[0]}"
         elif official.verdict == "CRASH":
             line += ": it crashed on this log"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +26,7 @@ from .console import (
     print_json,
     print_table,
     say,
+    say_aside,
 )
 from .usage import Group
 
@@ -256,7 +256,7 @@ def predict(
         return
     answer = run_predict(request.job())
     for line in answer.warnings():
-        say(f"rn50: warning: {line}", to=sys.stderr)
+        say_aside(f"rn50: warning: {line}")
     if as_json:
         print_json(answer.to_dict())
     else:

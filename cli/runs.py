@@ -15,7 +15,7 @@ from ..host.errors import UserError
 from ..host.finding import clock_time, printable
 from ..logging.places import require
 from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, UNKNOWN, RunRow, read_runs
-from .console import Json, argument, choices, option, print_json, print_table, say
+from .console import Json, argument, choices, option, print_json, print_table, say_aside
 from .tables import table_lines, terminal_cells
 
 RESULTS = Path("results")
@@ -135,7 +135,7 @@ def runs(
     elif rows := look():
         print_table(*_table(rows, below))
     else:
-        say(f"no runs below {', '.join(map(str, roots))}", to=sys.stderr)
+        say_aside(f"no runs below {', '.join(map(str, roots))}")
 
 
 def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .console import argument, exit_bad_if, machine_option, option, say
+from .console import argument, exit_bad_if, machine_option, option, say, say_aside
 
 
 def submission(
@@ -45,7 +45,7 @@ def submission(
 
     package = write_package(runs_in(runs), out, org, system, ask)
     for message in package.messages:
-        say(message, to=sys.stderr)
+        say_aside(message)
     if package.missing:
         fields = ", ".join(package.missing)
         say(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +24,7 @@ from .console import (
     option,
     print_json,
     say,
+    say_aside,
     split_config,
 )
 
@@ -85,7 +85,7 @@ def submit(
     runs = runs or last.runs
     if name != "local":
         for line in jobs.defaults_left_out():
-            say(line, to=sys.stderr)
+            say_aside(line)
     if dry_run:
         folder = (
             last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"
@@ -157,12 +157,13 @@ def _wait(plan: SubmissionPlan, scheduler: str, job: str) -> int:
 
     log = plan.files.log
     say(f"waiting; its output: tail -f {shlex.quote(str(log))}")
-    code = jobs.wait(plan, job, tell=say)
+    code = jobs.wait(plan, job)
     lines = []
     # there is none of a job that was cancelled in the queue
     if log.is_file():
         lines = log.read_text(errors="replace").splitlines()
-    for line in jobs.results_of(lines) or lines[-20:]:
+    results = [line for line in lines if line.startswith(("RESULT ", "rn50: error: "))]
+    for line in results or lines[-20:]:
         say(line)
     ending = job_ended(scheduler, job, code, plan.folder, jobs.last_result(plan.folder))
     say(ending.line)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +16,7 @@ from .console import (
     exit_bad_if,
     print_json,
     say,
+    say_aside,
     track,
 )
 
@@ -47,7 +46,7 @@ def sweep(
     if system is not None:
         command += ["--system", system]
     command_line = shlex.join(command)
-    study = run_sweep(loaded, track, partial(say, to=sys.stderr), command_line)
+    study = run_sweep(loaded, track, say_aside, command_line)
     best = study.best()
     if as_json:
         print_json(study.to_json(), allow_nan=False)

@@ -11,15 +11,13 @@ from ..host.finding import ERROR, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of
-from ..logging.records import Verdict
+from ..logging.records import NOT_RUN, PASS, POLICY_VERDICT, Verdict, is_valid
 from .log_rules import apply, checked_keys
 from .logged_run import LoggedRun, OwnTarget
-from .official import NOT_RUN, check_officially, installed_version
+from .official import check_officially, installed_version
 from .rule import LOG
 from .ruleset import find_ruleset
 
-PASS = "PASS"
-POLICY_VERDICT = "POLICY"
 FAIL = "FAIL"
 CANNOT_READ = "CANNOT_READ"
 MISSED = "MISSED"
@@ -52,12 +50,12 @@ _NOT_OF_THE_ROUND = {
 
 UNREADABLE = Finding("MLP000", ERROR, None, "an MLPerf log", "", "", name="unreadable")
 OFFICIAL_FAILS = Finding(
-    id="MLP008",
-    severity=ERROR,
-    line=None,
-    expected="PASS of the official checker",
-    found=FAIL,
-    message="",
+    "MLP008",
+    ERROR,
+    None,
+    "PASS of the official checker",
+    FAIL,
+    "",
     name="official-checker-fails",
 )
 """What no rule finds."""
@@ -74,10 +72,10 @@ class Check(NamedTuple):
     path: Path
     verdict: str
     cause: str
-    ruleset: str
-    ruleset_source: str
-    official: Verdict | None
-    findings: tuple[Finding, ...]
+    ruleset: str = ""
+    ruleset_source: str = ""
+    official: Verdict | None = None
+    findings: tuple[Finding, ...] = ()
     run: LoggedRun | None = None
     kind: str = LOG
     is_miss: bool = False
@@ -92,11 +90,11 @@ class Check(NamedTuple):
     def difference(self) -> str:
         """Why this verdict and the official checker's differ, where they do."""
         official = self.official
-        if official is None or official.verdict == NOT_RUN:
+        if not official or official.verdict == NOT_RUN:
             return ""
         we_fail = self.verdict == FAIL
         # POLICY counts as a pass here: no tool checks it, the official one neither
-        if self.run is None or we_fail == (official.verdict != PASS):
+        if not self.run or we_fail == (official.verdict != PASS):
             return ""
         if we_fail:
             first = self.findings[0]
@@ -164,7 +162,7 @@ def check_log(
         rules = find_ruleset(path, log, ruleset)
     except CannotRead as error:
         official_check = None
-        if log is None:
+        if not log:
             rules = find_ruleset(path, None, ruleset)
             # it may read records that this parser does not, of unknown values
             unread = "records that cannot be read" if error.records else ""
@@ -185,7 +183,7 @@ def check_log(
     errors = {finding.name for finding in findings if finding.severity == ERROR}
     # such a run logs `aborted`, which is its one error
     is_miss = run.miss is not None and errors == {_NO_SUCCESS}
-    if run.miss is not None and is_miss:
+    if run.miss and is_miss:
         cause = (
             f"complete, target {plain(run.own_target.accuracy)} missed: accuracy "
             f"{plain(run.miss.accuracy)} after epoch {plain(run.miss.epoch or 0)}, the last"
@@ -205,17 +203,10 @@ def own_target(folder: Path) -> OwnTarget:
 
     try:
         run = load(config, within=config.parent).run
-        last_epoch = build_plan(run).eval_epochs[-1]
-        return OwnTarget(run.eval.target, last_epoch=last_epoch)
+        return OwnTarget(run.eval.target, last_epoch=build_plan(run).eval_epochs[-1])
     except (UserError, OSError, ValueError, RecursionError) as error:
         first_line = str(error).partition("\n")[0]
         return OwnTarget(problem=getattr(error, "strerror", first_line) or first_line)
-
-
-def is_valid(verdict: str | None) -> bool:
-    """Whether a log, or a submission, of this verdict is a valid result: `log check` and `launch`
-    end with exit code 0."""
-    return verdict in (PASS, POLICY_VERDICT)
 
 
 def verdict_of(findings: Iterable[Finding]) -> str:
@@ -234,7 +225,7 @@ def no_milder(
     """The findings, headed by the official checker's failure where they have no error: a log that
     it fails is no valid result. A line with two records is left to `joined-records`: the official
     checker reads only the last of them."""
-    if official_check is None or official_check.verdict != FAIL:
+    if not official_check or official_check.verdict != FAIL:
         return findings
     if verdict_of(findings) == FAIL:
         return findings
@@ -244,8 +235,10 @@ def no_milder(
     reasons = [line.split(":::")[0].strip(" :") for line in official_check.messages]
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
-    message = f"the official checker fails it: {reason}"
-    return (OFFICIAL_FAILS._replace(message=message), *findings)
+    return (
+        OFFICIAL_FAILS._replace(message=f"the official checker fails it: {reason}"),
+        *findings,
+    )
 
 
 def _explaining(findings: tuple[Finding, ...]) -> Finding | None:
@@ -260,14 +253,14 @@ def _explaining(findings: tuple[Finding, ...]) -> Finding | None:
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
     """One sentence: what explains the worst finding (and whether that is about the image set
     alone), else how the run ended."""
-    if (worst := _explaining(findings)) is not None:
+    if worst := _explaining(findings):
         reasons = (f.name for f in findings if f.severity in (ERROR, POLICY))
         if _ON_THE_SET.issuperset(reasons):
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
         return worst.message
     sentence = "complete run"
     target = run.end or run.target
-    if run.needs_target and target is not None:
+    if run.needs_target and target:
         sentence = f"converged: {plain(target.accuracy)}"
         if target.epoch is not None:
             sentence += f" at epoch {plain(target.epoch)}"
@@ -300,7 +293,7 @@ def _why_not_run(path: Path, log: Log | None, *, unasked: bool) -> str:
     if unasked and size > OFFICIAL_BYTES:
         took_s = size / 1e6 * 0.3  # `OFFICIAL_BYTES`
         return f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
-    if log is None:
+    if not log:
         return ""
     danger = _danger(log)
     if not danger and unasked and log.longest_bytes > _OFFICIAL_RECORD_BYTES:

@@ -50,12 +50,12 @@ from .rule import (
 _WITHOUT_DECAY = ("step", "sony_b")
 """Shapes of which `schedule.decay` says nothing."""
 NOT_IMAGENET = Finding(
-    id="MLP762",
-    severity=NOTE,
-    line=None,
-    expected=f"{benchmark.IMAGENET_CLASSES} classes",
-    found="",
-    message="",
+    "MLP762",
+    NOTE,
+    None,
+    f"{benchmark.IMAGENET_CLASSES} classes",
+    "",
+    "",
     name="not-imagenet",
 )
 """The note on what is left out for another set."""
@@ -244,12 +244,15 @@ def _another_set(loaded: Loaded) -> Finding:
     """The rules of the closed division that a set other than ImageNet leaves out, as one note."""
     classes = loaded.run.data.classes
     origin = loaded.origin("data.classes")
-    message = (
-        f"left out for a set of {classes} classes ({origin}): the rules on ImageNet's size and "
-        "images, on the network, the seed, LARS and reference convergence; held to: those on "
-        "hyper-parameters and evaluation"
+    return NOT_IMAGENET._replace(
+        line=origin.line,
+        found=str(classes),
+        message=(
+            f"left out for a set of {classes} classes ({origin}): the rules on ImageNet's size and "
+            "images, on the network, the seed, LARS and reference convergence; held to: those on "
+            "hyper-parameters and evaluation"
+        ),
     )
-    return NOT_IMAGENET._replace(line=origin.line, found=str(classes), message=message)
 
 
 def facts(config: ConfigUnderCheck) -> JsonObject:
@@ -279,11 +282,11 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
             "decay_from": run.schedule.decay_from,
         }
     suggested_lr = published_lr(run, config.batch)
-    if suggested_lr is not None:
+    if suggested_lr:
         # three digits of a rule of thumb
         figures["published_base_lr"] = [float(f"{value:.3g}") for value in suggested_lr]
     reference = config.reference
-    if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
+    if not reference or not run.data.is_imagenet or run.model.network != "resnet":
         return figures
     figures["rcp"] = {
         "kind": reference.position,
@@ -307,13 +310,19 @@ def _lars(config: ConfigUnderCheck) -> Violations:
     (NVIDIA's published entries decay the classifier's bias too)."""
     rule = config.run.optimizer.rule
     if rule.eta != benchmark.LARS_ETA:
-        expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
-        yield config.violation("optimizer.eta", expected, actual=rule.eta)
+        yield config.violation(
+            "optimizer.eta",
+            f"{plain(benchmark.LARS_ETA)}, as the reference",
+            actual=rule.eta,
+        )
     decays = (WEIGHTS, VARIANTS["nvidia"].decayed)
     other_ratio = rule.decay_times_base_lr or rule.epsilon_only_below
     if rule.scaled != WEIGHTS or rule.decayed not in decays or other_ratio:
-        why = "it scales or decays other tensors, or has another trust ratio"
-        yield config.violation("optimizer.variant", "reference or nvidia", why)
+        yield config.violation(
+            "optimizer.variant",
+            "reference or nvidia",
+            "it scales or decays other tensors, or has another trust ratio",
+        )
 
 
 @config_rule(
@@ -321,7 +330,7 @@ def _lars(config: ConfigUnderCheck) -> Violations:
 )
 def _cadence(config: ConfigUnderCheck) -> Violations:
     """Evaluations come every 4 epochs."""
-    yield from config.held_to("eval.period", benchmark.EVAL_PERIOD_EPOCHS)
+    return config.held_to("eval.period", benchmark.EVAL_PERIOD_EPOCHS)
 
 
 @config_rule(
@@ -342,8 +351,11 @@ def _target(config: ConfigUnderCheck) -> Violations:
 def _late_target(config: ConfigUnderCheck) -> Violations:
     """The run does not go on past 0.759."""
     if config.run.eval.target > benchmark.TARGET_ACCURACY:
-        why = "training goes on past the target"
-        yield config.violation("eval.target", str(benchmark.TARGET_ACCURACY), why)
+        yield config.violation(
+            "eval.target",
+            str(benchmark.TARGET_ACCURACY),
+            "training goes on past the target",
+        )
 
 
 @imagenet_rule("MLP756", "image-preparation", CLOSED_POLICY, _REFERENCE)
@@ -365,8 +377,9 @@ def _images(config: ConfigUnderCheck) -> Violations:
             yield config.violation(key, range_text, actual=actual_text)
     yield from config.held_to("data.augment", True)
     yield from config.held_to("data.flip", True)
-    why = "augmentation ends before the run"
-    yield from config.held_to("data.no_augment_from_epoch", None, why, "none")
+    yield from config.held_to(
+        "data.no_augment_from_epoch", None, "augmentation ends before the run", "none"
+    )
     for name in config.run.data.augmentation.ranges:
         yield from config.held_to(f"data.augmentation.{name}", None, said="none")
 
@@ -387,26 +400,35 @@ def _batch_control(config: ConfigUnderCheck) -> Violations:
     """The batch stays the same through the run."""
     batches = [change.per_rank for change in config.run.batch.changes]
     if batches:
-        why = "a second batch size has no log key"
-        yield config.violation("batch.changes", "none", why, actual=batches)
+        yield config.violation(
+            "batch.changes",
+            "none",
+            "a second batch size has no log key",
+            actual=batches,
+        )
 
 
 @imagenet_rule("MLP906", "seed-not-fresh", CLOSED_POLICY, f"{RULES_TEXT} lines 166-183")
 def _seed(config: ConfigUnderCheck) -> Violations:
     """The seed is drawn fresh for every run, not a constant."""
-    why = "the rules allow the clock or urandom, and no two runs the same"
-    yield from config.held_to("seed", None, why, "none (rn50 launch draws one)")
+    return config.held_to(
+        "seed",
+        None,
+        "the rules allow the clock or urandom, and no two runs the same",
+        "none (rn50 launch draws one)",
+    )
 
 
 @imagenet_rule("MLP752", "batch-without-reference", CLOSED_ONLY, _RCP)
 def _rcp_covers(config: ConfigUnderCheck) -> Violations:
     """A reference convergence point covers the batch."""
     reference = config.reference
-    if reference is not None and reference.position == "above":
+    if reference and reference.position == "above":
         largest = reference.batches[0]
-        why = f"{config.batch:,} is above the largest point {largest:,}: needs its own RCP"
         yield config.violation(
-            "batch.per_rank", f"a global batch up to {largest:,}", why
+            "batch.per_rank",
+            f"a global batch up to {largest:,}",
+            f"{config.batch:,} is above the largest point {largest:,}: needs its own RCP",
         )
 
 
@@ -416,7 +438,7 @@ def _rcp_reached(config: ConfigUnderCheck) -> Violations:
     reference = config.reference
     last = max(config.eval_epochs, default=0)
     # of a batch above all points: NaN
-    if reference is not None and last < reference.minimum:
+    if reference and last < reference.minimum:
         accepts = f"the RCP test accepts from {reference.minimum:.2f}"
         why = f"evaluated last after epoch {last}, {accepts}"
         is_cut = last < config.plan.eval_epochs[-1]
@@ -471,8 +493,9 @@ def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     if (model.network, model.width, model.stem) != ("resnet", 64, "imagenet"):
         return None
     optimizer = run.optimizer
-    recipe = _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]
-    power, low, high, usual = recipe
+    power, low, high, usual = (
+        _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]
+    )
     scale = batch**power
     # LARS multiplies the learning rate by eta: half of it wants twice the rate
     if usual is not None:
@@ -487,14 +510,16 @@ def _lr_for_batch(config: ConfigUnderCheck) -> Violations:
     """The base learning rate is in the range of the published recipes for optimizer and batch, or
     up to twice outside it."""
     published = published_lr(config.run, config.batch)
-    if published is None:
+    if not published:
         return
     low, high = published
     if not low / _LR_SLACK <= config.run.optimizer.base_lr <= high * _LR_SLACK:
         span = f"about {low:.3g} to {high:.3g}"
-        why = "the range of the published recipes"
-        expected = f"{span} at a global batch of {config.batch:,}"
-        yield config.violation("optimizer.base_lr", expected, why)
+        yield config.violation(
+            "optimizer.base_lr",
+            f"{span} at a global batch of {config.batch:,}",
+            "the range of the published recipes",
+        )
 
 
 RULES = rules_on(CONFIG)

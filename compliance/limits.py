@@ -45,8 +45,9 @@ def _judge(
     for setting in run.settings(name):
         # one is enough: copies by other ranks would say the same
         if not fits(setting.value):
-            advice = "any other value belongs to the open division"
-            yield setting.violation(expected, advice=advice)
+            yield setting.violation(
+                expected, advice="any other value belongs to the open division"
+            )
             return
 
 
@@ -100,13 +101,12 @@ def submission_values(run: HasSettings) -> Violations:
         for setting in list(run.settings(key))[:1]:
             value = setting.value
             allowed_values = allowed.get(key)
-            if allowed_values is not None:
+            if allowed_values:
                 if value not in allowed_values:
                     yield setting.violation(" or ".join(allowed_values))
             elif not (isinstance(value, str) and value.strip()):
                 # the official checker refuses "" alone
-                severity = only_if(value != "", POLICY)
-                yield setting.violation("a name", severity=severity)
+                yield setting.violation("a name", severity=only_if(value != "", POLICY))
 
 
 @rule(
@@ -137,19 +137,19 @@ def optimizer_name(run: HasSettings) -> Violations:
 )
 def end_lr(run: HasSettings) -> Violations:
     """The end learning rate is 0.0001."""
-    yield from _fixed(run, "end_lr", benchmark.END_LR)
+    return _fixed(run, "end_lr", benchmark.END_LR)
 
 
 @limit("MLP706", "lars-decay-power", CLOSED_ERROR, LARS, optimizer="lars")
 def lars_power(run: HasSettings) -> Violations:
     """LARS decays with power 2."""
-    yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
+    return _fixed(run, "decay_power", benchmark.DECAY_POWER)
 
 
 @limit("MLP707", "lars-epsilon", CLOSED_ERROR, LARS, optimizer="lars")
 def lars_epsilon(run: HasSettings) -> Violations:
     """LARS has epsilon 0."""
-    yield from _fixed(run, "epsilon", benchmark.LARS_EPSILON)
+    return _fixed(run, "epsilon", benchmark.LARS_EPSILON)
 
 
 @limit(
@@ -169,9 +169,7 @@ def weight_decay(run: HasSettings) -> Violations:
         # N may be negative: 5e-05 is 0.0001 x 2^-1
         return 0 < ratio < math.inf and _is_integer(math.log2(ratio))
 
-    yield from _judge(
-        run, "weight_decay", fits, "0.0001 x 2^N, such as 2.5e-05 or 5e-05"
-    )
+    return _judge(run, "weight_decay", fits, "0.0001 x 2^N, such as 2.5e-05 or 5e-05")
 
 
 @limit("MLP709", "sgd-base-learning-rate", CLOSED_ERROR, SGD, optimizer="sgd")
@@ -183,7 +181,7 @@ def sgd_base_lr(run: HasSettings) -> Violations:
         lr = number(value)
         return lr is not None and _is_integer(lr / benchmark.SGD_LR_UNIT)
 
-    yield from _judge(run, "base_lr", fits, "0.001 x k, k an integer")
+    return _judge(run, "base_lr", fits, "0.001 x k, k an integer")
 
 
 @limit(
@@ -205,9 +203,7 @@ def lars_momentum(run: HasSettings) -> Violations:
 )
 def sgd_momentum(run: HasSettings) -> Violations:
     """SGD momentum is 0.9."""
-    yield from _one_of(
-        run, "momentum", (benchmark.MOMENTUM,), plain(benchmark.MOMENTUM)
-    )
+    return _one_of(run, "momentum", (benchmark.MOMENTUM,), plain(benchmark.MOMENTUM))
 
 
 @limit(
@@ -219,13 +215,13 @@ def sgd_momentum(run: HasSettings) -> Violations:
 )
 def sgd_power(run: HasSettings) -> Violations:
     """SGD decays with power 2."""
-    yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
+    return _fixed(run, "decay_power", benchmark.DECAY_POWER)
 
 
 @limit("MLP717", "label-smoothing", CLOSED_POLICY, f"{RULES_TEXT} lines 844, 855")
 def label_smoothing(run: HasSettings) -> Violations:
     """Label smoothing, where a log has it, is 0 or 0.1."""
-    yield from _one_of(run, "label_smoothing", benchmark.LABEL_SMOOTHING, "0 or 0.1")
+    return _one_of(run, "label_smoothing", benchmark.LABEL_SMOOTHING, "0 or 0.1")
 
 
 @rule(
@@ -257,7 +253,7 @@ def decay_shape(run: HasSettings) -> Violations:
 )
 def eval_samples(run: HasSettings) -> Violations:
     """eval_samples is 50,000: evaluation is as thorough as the reference's."""
-    yield from _fixed(run, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
+    return _fixed(run, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
 
 
 @limit(
@@ -274,7 +270,7 @@ def eval_samples(run: HasSettings) -> Violations:
 )
 def train_samples(run: HasSettings) -> Violations:
     """train_samples is 1,281,167: each image once an epoch."""
-    yield from _fixed(run, "train_samples", benchmark.IMAGENET_TRAIN_SAMPLES)
+    return _fixed(run, "train_samples", benchmark.IMAGENET_TRAIN_SAMPLES)
 
 
 def cadence_problem(epochs: list[float]) -> str | None:

@@ -196,7 +196,7 @@ class LoggedRun:
     @cached_property
     def run_ms(self) -> float | None:
         """Time on the clock; None where it has no start or no stop."""
-        if self.start is None or self.stop is None:
+        if not self.start or not self.stop:
             return None
         return number(self.stop.time_ms - self.start.time_ms)
 
@@ -212,12 +212,12 @@ class LoggedRun:
         """All evaluations with a number, in file order."""
         return [
             Evaluation(
-                order=event.order,
-                line=event.line,
-                time_ms=event.time_ms,
-                time_s=seconds_between(self.start, event),
-                epoch=epoch_of(event),
-                accuracy=accuracy,
+                event.order,
+                event.line,
+                event.time_ms,
+                seconds_between(self.start, event),
+                epoch_of(event),
+                accuracy,
             )
             for event in self.all("eval_accuracy")
             if (accuracy := number(event.value)) is not None
@@ -333,7 +333,7 @@ class LoggedRun:
                 reach = len(done)
                 if by_epoch:
                     reach = last_in_row + (0 in done)
-                trained[event.order] = Trained(epochs=len(done), reach=reach)
+                trained[event.order] = Trained(len(done), reach)
             elif event.key == "block_start":
                 done |= epochs_of(event)
             elif event.key == "epoch_start":
@@ -362,7 +362,7 @@ class LoggedRun:
         """Epochs to convergence for the RCP test: those trained for the first evaluation at or
         above the target, whatever is trained after it (of an open run that reaches none, for the
         last evaluation). None: the run did not converge."""
-        if self.last_counted is None or not self.converged:
+        if not self.last_counted or not self.converged:
             return None
         return self.epochs_to(self.last_counted)
 
@@ -398,7 +398,7 @@ def copies(events: Iterable[Event], within_ms: float = math.inf) -> int:
 
 def seconds_between(start: Event | None, stop: Event | None) -> float | None:
     """The time between two records; None where one is missing or has no stamp."""
-    if start is None or stop is None or min(start.time_ms, stop.time_ms) <= 0:
+    if not start or not stop or min(start.time_ms, stop.time_ms) <= 0:
         return None
     return (stop.time_ms - start.time_ms) / 1000
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from ..logging.records import Verdict
 
 _TIMEOUT_S = 300
-NOT_RUN = "NOT_RUN"
 
 
 def installed_version() -> str:

@@ -145,27 +145,36 @@ def reference(batch: float, ruleset: str) -> Reference | None:
 def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict:
     """The RCP test on the epochs that the runs of a submission took; None: did not converge."""
     held_to = reference(batch, ruleset)
-    if held_to is None:
-        reason = f"no reference convergence points before {FIRST_RULESET}"
-        return Verdict(False, reason)
+    if not held_to:
+        return Verdict(False, f"no reference convergence points before {FIRST_RULESET}")
     failed = sum(epoch is None for epoch in epochs)
     if failed > benchmark.RUNS_THAT_MAY_FAIL:
-        reason = (
-            f"insufficient convergence: {failed} of {len(epochs)} runs did not converge"
+        return Verdict(
+            False,
+            f"insufficient convergence: {failed} of {len(epochs)} runs did not converge",
+            reference=held_to,
         )
-        return Verdict(False, reason, reference=held_to)
     if len(epochs) < 3:
         return Verdict(False, f"{benchmark.RUNS} runs expected", reference=held_to)
     # the one that may fail is the slowest, which the olympic mean leaves out
     mean = olympic_mean([math.inf if epoch is None else epoch for epoch in epochs])
     if held_to.position == "above":
-        reason = f"{batch:,g} is above the largest point {held_to.batches[0]:,}: needs its own RCP"
-        return Verdict(False, reason, mean, held_to)
+        return Verdict(
+            False,
+            f"{batch:,g} is above the largest point {held_to.batches[0]:,}: needs its own RCP",
+            mean,
+            held_to,
+        )
     factor = max(1.0, held_to.mean / mean) if mean > 0 else 1.0
     if mean >= held_to.minimum:
         return Verdict(True, _WHY[held_to.position], mean, held_to, factor)
-    reason = f"converges in {mean:g} epochs, less than the accepted minimum {held_to.minimum:.4f}"
-    return Verdict(False, reason, mean, held_to, factor)
+    return Verdict(
+        False,
+        f"converges in {mean:g} epochs, less than the accepted minimum {held_to.minimum:.4f}",
+        mean,
+        held_to,
+        factor,
+    )
 
 
 _WHY = {

@@ -22,8 +22,8 @@ _WORDS = (*VERDICTS[:2], MISSED, *VERDICTS[2:])
 class Round:
     """What is kept of its entries: a log has megabytes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.verdicts: list[str] = []
         self.words: list[str] = []
         """The verdicts as people read them."""
@@ -37,10 +37,6 @@ class Round:
         self.words.append(overall_check.word)
         if overall_check.kind == FOLDER and not is_one_run(overall_check.path):
             self._traces[overall_check.path.resolve()] = traces_of(logs)
-
-    def name_of(self, log: Path) -> str:
-        """The name of a log in it."""
-        return os.path.relpath(log, self.path)
 
     @cached_property
     def alike(self) -> list[Alike]:
@@ -66,16 +62,7 @@ class Round:
         """The judgement on all together."""
         findings = find_in(self, ROUND)
         worst = max((*self.verdicts, verdict_of(findings)), key=VERDICTS.index)
-        return Check(
-            path=self.path,
-            verdict=worst,
-            cause=self.summary,
-            ruleset="",
-            ruleset_source="",
-            official=None,
-            findings=findings,
-            kind=ROUND,
-        )
+        return Check(self.folder, worst, self.summary, findings=findings, kind=ROUND)
 
 
 def judge_all(
@@ -117,12 +104,5 @@ def judge_all(
 
 def _without_logs(folder: Path, error: NoLogs) -> Check:
     return Check(
-        path=folder,
-        verdict=CANNOT_READ,
-        cause=str(error).removeprefix(f"{folder}: "),
-        ruleset="",
-        ruleset_source="",
-        official=None,
-        findings=(),
-        kind=FOLDER,
+        folder, CANNOT_READ, str(error).removeprefix(f"{folder}: "), kind=FOLDER
     )

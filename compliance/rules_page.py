@@ -38,8 +38,10 @@ COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "
 def _all_rules() -> list[Rule]:
     """Every rule by its code; one whose config has a function of its own comes twice."""
     # once each, where a rule judges logs and configs alike
-    every = dict.fromkeys((*RULES, *rules_on(CONFIG), *rules_on(FOLDER)))
-    return sorted(every, key=lambda rule: rule.code)
+    return sorted(
+        dict.fromkeys((*RULES, *rules_on(CONFIG), *rules_on(FOLDER))),
+        key=lambda rule: rule.code,
+    )
 
 
 def rows() -> Iterator[tuple[str, ...]]:

@@ -57,22 +57,24 @@ def find_ruleset(path: Path, log: Log | None, requested: str | None) -> Ruleset:
     """The ruleset of a log. Raises CannotRead where `requested` expects another format."""
     if requested is not None:
         name = parse_ruleset(requested)
-        if log is not None and (log.dialect == MLL) != (name == "0.6.0"):
+        if log and (log.dialect == MLL) != (name == "0.6.0"):
             expected = ":::MLL" if name == "0.6.0" else ":::MLLOG"
-            reason = f"{expected} records expected for ruleset {name}, found :::{log.dialect}"
-            raise CannotRead(path, reason)
+            raise CannotRead(
+                path,
+                f"{expected} records expected for ruleset {name}, found :::{log.dialect}",
+            )
         return Ruleset(name, "given")
-    if log is not None and log.dialect == MLL:
+    if log and log.dialect == MLL:
         return Ruleset("0.6.0", "format")
     folder = _from_path(path)
     dated = None
-    if log is not None:
+    if log:
         dated = _dated(log)
         if folder == "0.6.0":  # its format is that of 0.7 and later
             folder = None
-    if dated is not None and (folder is None or not benchmark.at_least(folder, dated)):
+    if dated and (folder is None or not benchmark.at_least(folder, dated)):
         return Ruleset(dated, "dates in the log")
-    if folder is not None:
+    if folder:
         return Ruleset(folder, "path")
     return Ruleset(benchmark.RULESETS[-1], "newest with ResNet, the log has no dates")
 
@@ -94,6 +96,6 @@ def _dated(log: Log) -> str | None:
 def _from_path(path: Path) -> str | None:
     """The round that a folder of published results is named after."""
     matches = [_ROUND_FOLDER.fullmatch(part) for part in path.absolute().parts[:-1]]
-    rounds = [m for m in matches if m is not None and f"{m[2]}.0" in benchmark.RULESETS]
+    rounds = [m for m in matches if m and f"{m[2]}.0" in benchmark.RULESETS]
     # first those that say "training_results", as False sorts before True
     return next((f"{m[2]}.0" for m in sorted(rounds, key=lambda m: m[1] is None)), None)

@@ -33,9 +33,10 @@ class RunScore(NamedTuple):
 def newest(checks: Sequence[Check]) -> str:
     """The ruleset that a submission is held to: the newest of those of its logs that can be read
     (of all, where none can)."""
-    readable = [check for check in checks if check.run is not None]
-    rulesets = {check.ruleset for check in readable or checks}
-    return max(rulesets, key=benchmark.RULESETS.index)
+    readable = [check for check in checks if check.run]
+    return max(
+        {check.ruleset for check in readable or checks}, key=benchmark.RULESETS.index
+    )
 
 
 def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
@@ -74,7 +75,7 @@ def run_score(check: Check) -> RunScore:
     """What the run of a log is worth in a set."""
     run = check.run
     score = RunScore(check.path, dropped=check.cause, invalid=check.cause)
-    if run is None:
+    if not run:
         return score
     broken = any(finding.name in _NO_CLOCK for finding in check.findings)
     if run.run_ms is not None and not broken:
@@ -84,6 +85,6 @@ def run_score(check: Check) -> RunScore:
     if check.is_result:
         score = score._replace(invalid="")
     last = run.last_counted
-    if last is None:
+    if not last:
         return score
     return score._replace(epochs=run.epochs_to(last), accuracy=last.accuracy)

@@ -53,11 +53,12 @@ class Score(NamedTuple):
             runs = "1 run" if count == 1 else f"{count} runs"
             notes.append(f"no score: {runs}, a score needs {benchmark.RUNS}")
         factor = f"{self.scaling_factor:.10f}"
-        if self.rcp is None:
+        if not self.rcp:
             notes.append(f"no RCP test: none before {FIRST_RULESET}")
         elif self.division != "closed":
-            note = "the RCP test is for information: it binds the closed division alone"
-            notes.append(note)
+            notes.append(
+                "the RCP test is for information: it binds the closed division alone"
+            )
         elif self.scaling_factor != 1.0 and not self.scaled:
             why = "the RCP test fails"
             if self.rcp.passed:
@@ -65,8 +66,9 @@ class Score(NamedTuple):
             notes.append(f"factor {factor} is not applied: {why}")
         published = self.published_factor
         if published is not None and abs(published - self.scaling_factor) > 1e-9:
-            note = f"scaling.json says {published:.10f}, computed {factor} (used)"
-            notes.append(note)
+            notes.append(
+                f"scaling.json says {published:.10f}, computed {factor} (used)"
+            )
         if self.unread:
             notes.append(self.unread)
         return notes
@@ -101,7 +103,7 @@ def score_checks(judged: Sequence[Check]) -> Score:
     *checks, folder_check = judged
     folder = folder_check.path
     ruleset = newest(checks)
-    divisions = (check.run.division for check in checks if check.run is not None)
+    divisions = (check.run.division for check in checks if check.run)
     division = next(filter(None, divisions), None)
     runs, mean_min = _olympic([run_score(check) for check in checks])
     rcp = judge_convergence(checks)

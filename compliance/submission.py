@@ -1,5 +1,6 @@
 """A folder of runs as a submission: every log by itself, then what they must have in common."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,15 +16,8 @@ from ..config.names import list_systems
 from ..host.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding, number, shown
 from ..host.reading import Ambiguous, JsonObject, parse_json, read_file
 from ..logging.places import is_one_run, no_logs, results_in
-from .check_log import (
-    PASS,
-    POLICY_VERDICT,
-    Check,
-    check_log,
-    is_valid,
-    own_target,
-    verdict_of,
-)
+from ..logging.records import PASS, POLICY_VERDICT, is_valid
+from .check_log import Check, check_log, own_target, verdict_of
 from .likeness import COARSE_MS, Alike, find_alike, traces_of
 from .logged_run import LABEL_SMOOTHING_KEYS, LoggedRun
 from .rule import (
@@ -78,16 +72,12 @@ class Submission:
     @property
     def runs(self) -> list[tuple[str, LoggedRun]]:
         """(file name, run) of the logs that can be read."""
-        return [(c.path.name, c.run) for c in self.checks if c.run is not None]
+        return [(c.path.name, c.run) for c in self.checks if c.run]
 
     @cached_property
     def alike(self) -> list[Alike]:
         """The pairs of its logs that are of one run."""
         return [*find_alike(traces_of(self.checks))]
-
-    def name_of(self, log: Path) -> str:
-        """The name of a log in it."""
-        return log.name
 
     @property
     def closed(self) -> bool:
@@ -134,12 +124,11 @@ def judge_path(
     return (
         *checks,
         Check(
-            path=path,
-            verdict=verdict,
-            cause=cause,
-            ruleset=of_round.ruleset,
-            ruleset_source=of_round.ruleset_source,
-            official=None,
+            path,
+            verdict,
+            cause,
+            of_round.ruleset,
+            of_round.ruleset_source,
             findings=findings,
             kind=FOLDER,
             is_miss=submission.is_run
@@ -190,8 +179,7 @@ def _conclusion(
     with_policy = [check for check in checks if check.verdict == POLICY_VERDICT]
     if not with_policy:
         return PASS, cause
-    why = f"{cause}, with policy findings ({_causes(with_policy)})"
-    return POLICY_VERDICT, why
+    return POLICY_VERDICT, f"{cause}, with policy findings ({_causes(with_policy)})"
 
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
@@ -254,20 +242,21 @@ class HasCopies(Protocol):
     """A folder or a round."""
 
     @property
+    def folder(self) -> Path:
+        """The folder in which all of its logs lie."""
+
+    @property
     def alike(self) -> list[Alike]:
         """The pairs of its logs that are of one run."""
-
-    def name_of(self, log: Path, /) -> str:
-        """The name by which messages call a log."""
 
 
 def _copies(subject: HasCopies, *, by_clock: bool) -> Violations:
     """Each pair of logs of one run, once: by their clocks or by their accuracies alone."""
     pairs = [pair for pair in subject.alike if pair.by_clock == by_clock]
     for pair in pairs[:_MOST_PAIRS]:
-        names = map(subject.name_of, (pair.first, pair.second))
+        logs = (pair.first, pair.second)
         yield against(
-            " and ".join(names),
+            " and ".join(os.path.relpath(log, subject.folder) for log in logs),
             f"are one run: {pair.what}",
             "two runs",
             _ANEW,
@@ -287,7 +276,7 @@ def _same_stamps(subject: HasCopies) -> Violations:
     tenths of six or more); stamps that are all in a unit of 10 ms or more prove nothing. Between
     the entries of a round it is policy where nothing was edited: 20 published pairs are of systems
     that were submitted again with their power."""
-    yield from _copies(subject, by_clock=True)
+    return _copies(subject, by_clock=True)
 
 
 @copy_rule(
@@ -298,7 +287,7 @@ def _same_accuracies(subject: HasCopies) -> Violations:
     shorter one are in the other too, or three quarters of them (five or more) lie within ten
     images. Of 193,715 pairs of published logs of one round none did but 21 that shared all. With
     another evaluation set than ImageNet's, five of six are the same (three or more)."""
-    yield from _copies(subject, by_clock=False)
+    return _copies(subject, by_clock=False)
 
 
 @folder_rule("MLP911", "shared-moments", POLICY, f"{RULES_TEXT} lines 220, 509, 954")
@@ -307,8 +296,9 @@ def _own_moments(submission: Submission) -> Violations:
     stamp of one cache_clear; three or more runs do not all end with one accuracy."""
 
     yield from _together(submission, _as_long, "take equally long, to the millisecond")
-    what = "share one cache_clear and do not overlap"
-    yield from _together(submission, _share_a_clearing, what)
+    yield from _together(
+        submission, _share_a_clearing, "share one cache_clear and do not overlap"
+    )
     runs = submission.runs
     ends = {run.target and run.target.accuracy for _, run in runs}
     if len(runs) >= _FEWEST and len(ends) == 1 and None not in ends:
@@ -343,13 +333,16 @@ def _rcp(submission: Submission) -> Violations:
     if not submission.closed or len(submission.checks) < benchmark.RUNS:
         return
     verdict = judge_convergence(submission.checks)
-    if verdict is None or verdict.passed:
+    if not verdict or verdict.passed:
         return
     too_many = len(invalid(submission.checks)) > benchmark.RUNS_THAT_MAY_FAIL
     if verdict.mean is not None or not too_many:  # five-runs says it
-        advice = "supply a reference with at least 10 runs"
-        expected = "a reference convergence point, and not fewer epochs than it"
-        yield against("RCP test:", verdict.reason, expected, advice=advice)
+        yield against(
+            "RCP test:",
+            verdict.reason,
+            "a reference convergence point, and not fewer epochs than it",
+            advice="supply a reference with at least 10 runs",
+        )
 
 
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
@@ -361,9 +354,11 @@ def _one_round(submission: Submission) -> Violations:
         named_rounds = [
             f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())
         ]
-        why = f"the set is held to {newest(submission.checks)}"
         yield against(
-            "logs of several rounds:", " and ".join(named_rounds), "one round", why
+            "logs of several rounds:",
+            " and ".join(named_rounds),
+            "one round",
+            f"the set is held to {newest(submission.checks)}",
         )
 
 
@@ -392,16 +387,23 @@ def _seeds(submission: Submission) -> Violations:
                 yield against(subject, actual, "an integer", line=line)
             elif seed in name_of_seed:
                 actual += f", as in {name_of_seed[seed]}"
-                advice = "draw it from the clock or from urandom"
                 yield against(
-                    subject, actual, "a fresh one each", line=line, advice=advice
+                    subject,
+                    actual,
+                    "a fresh one each",
+                    line=line,
+                    advice="draw it from the clock or from urandom",
                 )
             name_of_seed[seed] = name
     without = ", ".join(name for name, run in runs if not run.all("seed"))
     if without:
-        expected = "the root seed under the key seed in every log"
-        why = "the official package checker fails it, unless it is told to bypass seeds"
-        yield against("no seed in", without, expected, why, severity=POLICY)
+        yield against(
+            "no seed in",
+            without,
+            "the root seed under the key seed in every log",
+            "the official package checker fails it, unless it is told to bypass seeds",
+            severity=POLICY,
+        )
 
 
 def _integer(value: Any) -> int | None:
@@ -451,9 +453,11 @@ def _same_hyperparameters(submission: Submission) -> Violations:
     for name, run in submission.runs:
         division = run.value("submission_division")
         if declared not in (None, division):
-            actual = f"is {shown(division)} in {name}"
-            expected = f"{shown(declared)} as in the system description"
-            yield against("submission_division", actual, expected)
+            yield against(
+                "submission_division",
+                f"is {shown(division)} in {name}",
+                f"{shown(declared)} as in the system description",
+            )
             return
 
 
@@ -477,12 +481,14 @@ def _system(submission: Submission) -> Violations:
     elif checked:
         absent = [field for field in benchmark.SYSTEM_FIELDS if field not in system]
         if absent:
-            actual = f"has no {', '.join(absent[:5])}"
-            yield against(path.name, actual, "every field of a system")
+            yield against(
+                path.name, f"has no {', '.join(absent[:5])}", "every field of a system"
+            )
         for field in benchmark.SYSTEM_TEXTS:
             if not isinstance(system.get(field, ""), str):
-                actual = f"is {shown(system[field])}"
-                yield against(f"{path.name}: {field}", actual, "a text")
+                yield against(
+                    f"{path.name}: {field}", f"is {shown(system[field])}", "a text"
+                )
 
 
 @folder_rule(
@@ -494,12 +500,15 @@ def _system(submission: Submission) -> Violations:
 def _counted(submission: Submission) -> Violations:
     """From 1.0.0 on, number_of_nodes and host_processors_per_node of the system description are
     integers above 0, accelerators_per_node one from 0 on: the rules that count by them hold."""
-    if submission.system is None or submission.machine is not None:
+    if submission.system is None or submission.machine:
         return
     if benchmark.at_least(newest(submission.checks), "1.0.0"):
         values = [f"{key} {shown(submission.described(key))}" for key in _COUNTED]
-        expected = "integers, nodes and processors above 0"
-        yield against("system description:", ", ".join(values), expected)
+        yield against(
+            "system description:",
+            ", ".join(values),
+            "integers, nodes and processors above 0",
+        )
 
 
 @folder_rule("MLP913", "system-status", ERROR, f"{_PACKAGE}, system_desc_checker")
@@ -511,8 +520,11 @@ def _available(submission: Submission) -> Violations:
     if submission.system is None or status in (*allowed, None):
         return
     if benchmark.at_least(newest(submission.checks), "4.0.0"):
-        expected = " or ".join(map(shown, allowed))
-        yield against("system description: status", f"is {shown(status)}", expected)
+        yield against(
+            "system description: status",
+            f"is {shown(status)}",
+            " or ".join(map(shown, allowed)),
+        )
 
 
 @folder_rule("MLP914", "incomplete-power", ERROR, f"{_PACKAGE}, power_checker")
@@ -563,28 +575,34 @@ def _as_described(submission: Submission) -> Violations:
     and a platform such as 4xNAME counts its nodes or its accelerators (and names no others: a
     note)."""
     machine = submission.machine
-    if machine is None:
+    if not machine:
         return
     nodes = machine.nodes
     accelerators = machine.accelerators or nodes
     models = _models(shown(submission.described("accelerator_model_name")))
     for name, run in submission.runs:
         if run.batch is not None and run.batch % accelerators:
-            actual = f"{run.batch:g} images on {accelerators} accelerators"
-            yield against(f"{name}:", actual, "as many on each")
+            yield against(
+                f"{name}:",
+                f"{run.batch:g} images on {accelerators} accelerators",
+                "as many on each",
+            )
             return
         platform = shown(run.value("submission_platform"))
         subject = f"{name}: submission_platform"
         count = _COUNT.match(platform)
         if count and int(count[1]) not in (nodes, accelerators):
-            actual = f"is {count[1]}x..."
-            expected = f"{nodes} nodes or {accelerators} accelerators, as described"
-            yield against(subject, actual, expected)
+            yield against(
+                subject,
+                f"is {count[1]}x...",
+                f"{nodes} nodes or {accelerators} accelerators, as described",
+            )
             return
         named = _models(platform)
         if named and models and named.isdisjoint(models):
-            expected = " or ".join(sorted(models))
-            yield against(subject, f"is {platform}", expected, severity=NOTE)
+            yield against(
+                subject, f"is {platform}", " or ".join(sorted(models)), severity=NOTE
+            )
             return
 
 
@@ -599,7 +617,7 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
     sheets' tensor cores; without a sheet at ten times the fastest published accelerator or
     processor."""
     machine = submission.machine
-    if machine is None:
+    if not machine:
         return
     kind = "accelerator" if machine.accelerators else "processor"
     chips = machine.accelerators or machine.processors
@@ -621,8 +639,12 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
             continue
         rate = epochs * samples / (run.run_ms / 1000)
         if rate > highest_rate:
-            actual = f"{rate:.2g} images/s with {chips} x {name}"
-            yield against(f"{file}:", actual, f"up to {highest_rate:.2g}", why)
+            yield against(
+                f"{file}:",
+                f"{rate:.2g} images/s with {chips} x {name}",
+                f"up to {highest_rate:.2g}",
+                why,
+            )
             return
 
 

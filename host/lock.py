@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from .atomic import encoded, sync
 from .errors import UserError, failing_as
-from .finding import printable
+from .progress import say_aside
 from .reading import read_file
 
 LOCK = ".lock"
@@ -115,7 +115,7 @@ def _acquire(path: Path, guarded: Path, wait_s: float) -> None:
             say_s = now_s + _SAY_S
             until = f"until it ends, or {path} stands still for {STALE_S:g} s"
             line = f"{guarded}: waiting for {sight.holder}, {until}"
-            print(printable(line), file=sys.stderr, flush=True)
+            say_aside(line)
         time.sleep(_POLL_S)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 from .atomic import write_file
 from .errors import UserError
 from .inherited import QUESTION, inherited
-from .progress import say
+from .progress import say_aside
 
 if TYPE_CHECKING:
     from selectors import BaseSelector
@@ -212,7 +211,7 @@ def _wait(
                     is_announced = True
                     with suppress(OSError):  # such as a closed terminal
                         line = f"rn50: waiting for {program}, up to {limit_s:g} s"
-                        say(line, to=sys.stderr)
+                        say_aside(line)
     finally:
         _end(child)
         for stream in printed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from .finding import printable
 
@@ -24,9 +25,14 @@ def silent(done: int, total: int) -> None:
     """Show no progress."""
 
 
-def say(line: str, *, to: TextIO | None = None) -> None:
+def say(line: str) -> None:
     """Print one line; a name in it can neither begin another nor steer the terminal."""
-    print(printable(line), file=to, flush=True)
+    print(printable(line), flush=True)
+
+
+def say_aside(line: str) -> None:
+    """The same to the standard error."""
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def untracked(_: str) -> Progress:

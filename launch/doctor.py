@@ -71,7 +71,7 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     yield from mpi_rows()
     yield from gpu_rows(gpus, library())
     devices = ["cpu"]
-    if gpus is not None:
+    if gpus:
         devices += [f"gpu{number}" for number in range(len(gpus.devices))]
     for device in devices:
         yield from try_library("mxnet", device)
@@ -126,7 +126,7 @@ def mpi_rows() -> Iterator[Row]:
 
 def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
     """The driver, and each GPU against the machine code of MXNet."""
-    if gpus is None:
+    if not gpus:
         yield Row("driver", NO_GPU, f"no driver ({LIBRARY})")
         return
     if not gpus.devices:

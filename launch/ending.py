@@ -102,7 +102,7 @@ def run_stopped(
     saved_step = _newest_checkpoint(folder)
     step = max(out.last_log_point or 0, in_order.step)
     saved = _in_words(saved_step)
-    if step and result.stopped is None and saved_step != step:
+    if step and not result.stopped and saved_step != step:
         saved += (
             ", none at the stop: it took longer than limits.grace_s or was given up"
         )
@@ -112,15 +112,10 @@ def run_stopped(
 
 
 def rank_failed(
-    reason: str,
-    folder: Path,
-    launcher: str | None = None,
-    loaded: Loaded | None = None,
-    *,
-    hopeless: bool = False,
+    reason: str, folder: Path, launcher: str | None = None, loaded: Loaded | None = None
 ) -> Ending:
-    """A run of which a rank failed. `hopeless`: it would fail there again."""
-    if hopeless:
+    """A run of which a rank failed."""
+    if RunFolder(folder).is_hopeless:
         advice = (
             "to go on would end there again; try a lower optimizer.base_lr or a longer "
         )
@@ -130,8 +125,6 @@ def rank_failed(
 
 def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Ending:
     """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to."""
-    from .verdict import objection  # compliance: 0.05 s
-
     accuracy = result.eval_accuracy
     target = result.target or 0.0
     reached = "no evaluation"
@@ -139,17 +132,15 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
         reached = f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.epochs}"
     if result.status == SUCCESS:
-        against = objection(result)
-        reason = f"target {plain(target)} reached: {where}" + (
-            against and f", but {against}"
-        )
+        reason = f"target {plain(target)} reached: {where}"
+        if result.objection:
+            reason += f", but {result.objection}"
         return Ending(reason, folder, f"its report: {RunFolder(folder).report}")
-    if result.stopped is None:
-        advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
+    if not result.stopped:
         return Ending(
             f"complete, target {plain(target)} missed: {where}, the last",
             folder,
-            advice,
+            "it cannot be resumed, as its schedule is over; try a longer schedule.length",
         )
     limit = result.stopped.limit
     reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"
@@ -237,7 +228,7 @@ def callable_here(command: str) -> str:
         return command
     program = Path(sys.executable).with_name("rn50")
     on_path = shutil.which("rn50")
-    if on_path is not None and Path(on_path).resolve() == program.resolve():
+    if on_path and Path(on_path).resolve() == program.resolve():
         return command
     with suppress(ValueError):
         program = program.relative_to(Path.cwd())

@@ -59,7 +59,7 @@ def describe_environment(
 
 def _driver() -> Driver | None:
     gpus = read_gpus()
-    if gpus is None:
+    if not gpus:
         return None
     devices = tuple(f"{gpu.name} ({dotted(gpu.capability)})" for gpu in gpus.devices)
     return Driver(gpus.driver_release, dotted(gpus.driver_cuda), devices)

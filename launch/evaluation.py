@@ -86,8 +86,10 @@ def evaluate(
         count["accuracy"] = count["correct"] / count["total"]
         count["accuracy_top5"] = count["correct_top5"] / count["total"]
     # of several the last count is the ensemble's
-    members = zip(copies, loaded, counts, strict=False)
-    scored = [_report(*member, run.system.world_size) for member in members]
+    scored = [
+        _report(*member, run.system.world_size)
+        for member in zip(copies, loaded, counts, strict=False)
+    ]
     if len(scored) == 1:
         return scored[0], _guesses(rows, run.data)
     return {"runs": scored, "ensemble": counts[-1]}, []
@@ -126,8 +128,7 @@ def classify(
             }
         )
         run = loaded.run.model_copy(update={"data": data})
-        of_images = Loaded(run, loaded.origins)
-        _, _, rows = _score([checkpoint], [of_images], launcher)
+        _, _, rows = _score([checkpoint], [Loaded(run, loaded.origins)], launcher)
         rows = rows[np.argsort(photo_names(folder / "val.rec"))]  # as numbered
     answers = []
     for image, (shares, numbers) in zip(images, rows, strict=True):
@@ -155,8 +156,7 @@ def _pack(images: Sequence[Path], scratch: Path) -> None:
     for folder in ("train/new", "train/other", "val/new"):
         (scratch / "images" / folder).mkdir(parents=True)
     for level, name in enumerate(("new", "other")):
-        grey = scratch / f"images/train/{name}/grey.png"
-        Image.new("L", (8, 8), level).save(grey)
+        Image.new("L", (8, 8), level).save(scratch / f"images/train/{name}/grey.png")
     originals = {}
     for number, image in enumerate(images):
         if not is_photo(image.name):
@@ -285,8 +285,7 @@ def _recorded(checkpoint: Checkpoint, loaded: Loaded, ranks: int) -> float | Non
         checkpoint.meta.statistics_rows == 1 or ranks == checkpoint.meta.ranks
     )
     is_evaluated = log_position(build_plan(recorded_run(checkpoint)), state) == "run"
-    images = image_set_in(Path(loaded.run.data.path))
-    same_images = images == checkpoint.meta.image_set
+    same_images = image_set_in(Path(loaded.run.data.path)) == checkpoint.meta.image_set
     if is_same and same_images and statistics_fit and is_evaluated:
         return state.accuracy
     return None

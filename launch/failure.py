@@ -106,7 +106,7 @@ def explain_failure(evidence: Evidence) -> str:
     )
     # the last one always has an answer
     cause = next(filter(None, (detector(evidence) for detector in detectors)))
-    if evidence.limits is not None:
+    if evidence.limits:
         cause = with_shortages(cause, evidence.stderr, evidence.limits)
     return str(cause)
 
@@ -189,13 +189,13 @@ def _killed(evidence: Evidence) -> Cause | None:
             details = ("the kernel was out of memory",)
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
-        if lost is not None and lost.rank == rank:
+        if lost and lost.rank == rank:
             # which leaves no time for words: those there are others'
             if number != signal.SIGKILL:
                 details = crash_details(lost.rank, evidence.stderr)
             reason = str(replace(lost, reason=killed))
             return Cause(reason, number, details=details)
-        if lost is None or rank in away:
+        if not lost or rank in away:
             named = "a rank" if rank is None else f"rank {rank}"
             return Cause(f"{named} was {killed}", number, details=details)
     return None
@@ -206,8 +206,9 @@ def _gone(evidence: Evidence) -> Cause | None:
     if (lost := evidence.lost) is None:
         return None
     reason = str(replace(lost, reason=PROCESS_EXITED))
-    details = crash_details(lost.rank, evidence.stderr)
-    return Cause(reason, is_mute=True, details=details)
+    return Cause(
+        reason, is_mute=True, details=crash_details(lost.rank, evidence.stderr)
+    )
 
 
 def _secondary(evidence: Evidence) -> Cause | None:
@@ -257,7 +258,7 @@ def crash_details(rank: int, stderr: str) -> tuple[str, ...]:
     lines = []
     for line in stderr.splitlines():
         label = LABEL.match(line)
-        if label is None or int(label["rank"]) == rank:
+        if not label or int(label["rank"]) == rank:
             lines.append(LABEL.sub("", line))
     stderr = "\n".join(lines)
     details = []

@@ -41,7 +41,7 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
         names = fields[0].strip(",").split(",") if fields else []
         for name in names:
             match = _HOST.fullmatch(name)
-            if match is None:
+            if not match:
                 raise UserError(
                     f"{variable}: {path}:{number}: a host expected, found {name}"
                 )

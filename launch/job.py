@@ -24,13 +24,12 @@ from ..host.errors import UserError, failing_as
 from ..host.exit_codes import EXIT_BAD, EXIT_FAILED, EXIT_JOB_STOPPED, EXIT_USAGE
 from ..host.inherited import LOCAL_JOB, inherited
 from ..host.programs import call
-from ..host.progress import Tracker, say
+from ..host.progress import Tracker, say, say_aside
 from ..host.reading import read_file
 from ..logging.records import Result
 from ..logging.run_folder import RunFolder
 from .ending import RunError, StoppedBySignal, asked_by
 from .job_folder import OpenJob
-from .job_script import ROOT, program_on_nodes
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .launchers import LAUNCHERS
 from .preflight import refuse_runs
@@ -38,7 +37,6 @@ from .resume import load_attempt
 from .run import run_plan, with_fresh_seed
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
-from .verdict import is_good
 
 DROP_CACHES = (
     "bash",
@@ -97,14 +95,13 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
 
 def _say_error(message: str) -> None:
     for line in message.splitlines():
-        say(f"rn50: error: {line}", to=sys.stderr)
+        say_aside(f"rn50: error: {line}")
 
 
 def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
     """One run after the other, up to one that failed or was stopped."""
     loaded = request.loaded or load(request.config, request.overrides)
-    in_container = loaded.run.system.job.container is not None
-    plan = plan_launch(loaded, Options(request.launcher, in_container=in_container))
+    plan = plan_launch(loaded, Options(request.launcher, in_job=True))
     refuse_runs(loaded.run, request.runs)
     plan.refuse()
     worst = Outcome(0)
@@ -147,10 +144,7 @@ def _run_one(
     if plan.run.system.job.drop_caches:
         run_once_per_node(plan, DROP_CACHES)
     options = plan.options._replace(
-        launcher=None,
-        out=out.path,
-        resume=out.path if resumes else None,
-        program=rank_program(loaded.run),
+        launcher=None, out=out.path, resume=out.path if resumes else None
     )
     try:
         result, late = run_plan(replace(plan, loaded=loaded, options=options), track)
@@ -192,17 +186,14 @@ def _outcome_of_error(
     # it goes on by itself
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
         ending = ending._replace(advice="", next="")
-    print(
-        f"rn50: error: {str(error).removesuffix(error.ending.what_next)}",
-        file=sys.stderr,
-    )
-    say(f"{out}{ending.what_next}", to=sys.stderr)
+    _say_error(str(error).removesuffix(error.ending.what_next))
+    say_aside(f"{out}{ending.what_next}")
     return outcome
 
 
 def _outcome_of(result: Result | None) -> Outcome:
     """The outcome of a run that has ended in order."""
-    return Outcome(0 if result and is_good(result) else EXIT_BAD)
+    return Outcome(0 if result and result.is_good else EXIT_BAD)
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
@@ -223,38 +214,6 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
 
 
 # --- beside the ranks: once on every node, through the same launcher ---
-
-
-def rank_program(run: Run) -> list[str]:
-    """What one rank is started with: in the container, if there is one, bound to its cores, GPU and
-    network card. Pyxis takes options of srun."""
-    job = run.system.job
-    start = Path.cwd()
-    home, python = (
-        program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
-    )
-    rank = [python, "-m", "rn50.train"]
-    if job.bind != "none":
-        rank.insert(0, f"{home}/scripts/bind.sh")
-    if not job.container:
-        return rank
-    mounts = [f"{start}:{start}", *job.mounts]
-    if job.stage:
-        mounts.append(f"{run.data.path}:{run.data.path}")
-    rank = ["env", f"PYTHONPATH={home}", *rank]
-    if job.engine == "pyxis":
-        image = [f"--container-image={job.container}", "--container-name=rn50"]
-        where = [
-            f"--container-mounts={','.join(mounts)}",
-            f"--container-workdir={start}",
-        ]
-        return [*image, *where, *rank]
-    command = ["singularity", "exec"]
-    if run.system.device == "gpu":
-        command.append("--nv")
-    for mount in mounts:
-        command += ["--bind", mount]
-    return [*command, "--pwd", str(start), job.container, *rank]
 
 
 @contextmanager
@@ -292,7 +251,8 @@ def node_folder(value: str) -> str:
 
 def run_once_per_node(plan: LaunchPlan, command: Sequence[str]) -> None:
     """Run a command on every node of the job. Raises UserError: it fails on one."""
-    job = plan.job.once_per_node(command)
+    job = plan.job
+    job = job._replace(command=command, ranks=job.nodes, ranks_per_node=1)
     _call(LAUNCHERS[plan.launcher].command(job), job.launchers_environment)
 
 

@@ -16,11 +16,9 @@ from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..host.errors import UserError
 from .engine_environment import EngineSettings
-from .job_script import ROOT
+from .job_script import ROOT, program_on_nodes
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .preflight import obstacles, refusals, refuse
-
-RANK = (sys.executable, "-m", "rn50.train")
 
 
 class Options(NamedTuple):
@@ -28,8 +26,8 @@ class Options(NamedTuple):
 
     `launcher`: asked for by name; the command to go on with names it too. `out`: the new run's
     folder. `resume`: that of an interrupted run to go on with. `recorded`: that of a run to compare
-    with. `program`: what one rank is started with; None: `local_rank`. `in_container`: it is
-    started in the config's container, whose libraries are others than those here.
+    with. `program`: what one rank is started with; None: that of `rank_program`. `in_job`: in the
+    job of a scheduler, and there in the config's container, if it has one.
     """
 
     launcher: str | None = None
@@ -37,7 +35,7 @@ class Options(NamedTuple):
     resume: Path | None = None
     recorded: Path | None = None
     program: Sequence[str] | None = None
-    in_container: bool = False
+    in_job: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,11 @@ class LaunchPlan:
 
     def job_in(self, folder: str) -> Job:
         """The job whose ranks read their config in `folder` and write there."""
-        program = self.options.program or local_rank(self.run)
-        command = [*program, f"{folder}/config.yaml", "--out", folder]
-        return self.job._replace(command=command)
+        options = self.options
+        program = options.program or rank_program(self.run, in_job=options.in_job)
+        return self.job._replace(
+            command=[*program, f"{folder}/config.yaml", "--out", folder]
+        )
 
     def refuse(self) -> None:
         """Raise UserError with all that stands in its way."""
@@ -80,13 +80,39 @@ def describe_length(steps: Plan) -> str:
     return f"up to {last} epochs (the last evaluation; the schedule has {steps.epochs})"
 
 
-def local_rank(run: Run) -> list[str]:
-    """What a rank is started with outside a job. One for a GPU is bound to the cores near it, as in
-    a job: else the threads that decode for eight GPUs float over both sockets."""
-    rank = list(RANK)
-    if run.system.device == "gpu" and run.system.job.bind != "none":
-        rank.insert(0, str(ROOT / "scripts" / "bind.sh"))
-    return rank
+def rank_program(run: Run, *, in_job: bool) -> list[str]:
+    """What one rank is started with, bound to its cores, GPU and network card; in a job in the
+    container, if there is one. Pyxis takes options of srun. Outside a job a rank without a GPU is
+    not bound; with one it is: else the threads that decode for eight GPUs float over both sockets.
+    """
+    job = run.system.job
+    start = Path.cwd()
+    home, python = (str(ROOT), sys.executable)
+    container = job.container if in_job else None
+    if container:
+        home, python = program_on_nodes(job)
+    rank = [python, "-m", "rn50.train"]
+    if job.bind != "none" and (in_job or run.system.device == "gpu"):
+        rank.insert(0, f"{home}/scripts/bind.sh")
+    if not container:
+        return rank
+    mounts = [f"{start}:{start}", *job.mounts]
+    if job.stage:
+        mounts.append(f"{run.data.path}:{run.data.path}")
+    rank = ["env", f"PYTHONPATH={home}", *rank]
+    if job.engine == "pyxis":
+        image = [f"--container-image={container}", "--container-name=rn50"]
+        where = [
+            f"--container-mounts={','.join(mounts)}",
+            f"--container-workdir={start}",
+        ]
+        return [*image, *where, *rank]
+    command = ["singularity", "exec"]
+    if run.system.device == "gpu":
+        command.append("--nv")
+    for mount in mounts:
+        command += ["--bind", mount]
+    return [*command, "--pwd", str(start), container, *rank]
 
 
 def plan_launch(
@@ -95,19 +121,18 @@ def plan_launch(
     """The plan of `loaded`. `launcher`: of an earlier plan. Raises UserError: no launcher can be
     had, or the config's durations are none."""
     run = loaded.run
-    launcher = launcher or pick_launcher(
-        options.launcher, in_container=options.in_container
-    )
+    # whose libraries are others than those here
+    in_container = options.in_job and run.system.job.container is not None
+    launcher = launcher or pick_launcher(options.launcher, in_container=in_container)
     never = refusals(run, (LAUNCHERS[launcher].controller,))
     try:
         steps = build_plan(run)
     except UserError:
         raise UserError(*never) from None
-    job = Job.of(run, ())
+    job = Job((), steps.ranks, run.system.ranks_per_node)
     environment = EngineSettings({}, {})
     if not never:
         job, environment = build_job(run, launcher, (), hosts)
-    local_obstacles = obstacles(run, launcher, in_container=options.in_container)
     return LaunchPlan(
         loaded,
         options,
@@ -116,6 +141,6 @@ def plan_launch(
         job,
         environment,
         never,
-        local_obstacles,
+        obstacles(run, launcher, in_container=in_container),
         hosts,
     )

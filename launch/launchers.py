@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -49,11 +49,6 @@ class Job(NamedTuple):
     pmi: str = "pmix"
     inherited: Mapping[str, str] = os.environ
 
-    @classmethod
-    def of(cls, run: Run, command: Sequence[str]) -> Job:
-        """`command` on every rank of `run`."""
-        return cls(command, run.system.world_size, run.system.ranks_per_node)
-
     @property
     def launchers_environment(self) -> dict[str, str]:
         """All that the launcher is started with."""
@@ -69,10 +64,6 @@ class Job(NamedTuple):
         """Nodes that the ranks fill."""
         return -(-self.ranks // self.ranks_per_node)
 
-    def once_per_node(self, command: Sequence[str]) -> Job:
-        """`command` on every node of this job."""
-        return self._replace(command=command, ranks=self.nodes, ranks_per_node=1)
-
 
 class Launcher:
     """Base of all launchers. `controller`: what coordinates Horovod's processes.
@@ -80,13 +71,13 @@ class Launcher:
     them. `families`: whose MPI it can join the ranks of. `rank_variables`: in which its ranks find
     their places; None: in those of train/process_info.py."""
 
-    name: ClassVar[str]
-    program: ClassVar[str] = ""
-    product: ClassVar[str]
-    controller: ClassVar[Controller] = "mpi"
-    may_start_elsewhere: ClassVar[bool] = False
-    families: ClassVar[tuple[Family, ...]] = tuple(PRODUCTS)
-    rank_variables: ClassVar[RankVariables | None] = None
+    name: str
+    program = ""
+    product: str
+    controller: Controller = "mpi"
+    may_start_elsewhere = False
+    families: tuple[Family, ...] = tuple(PRODUCTS)
+    rank_variables: RankVariables | None = None
 
     def command(self, job: Job) -> list[str]:
         """The command line that starts `job`."""
@@ -247,7 +238,7 @@ def pick_launcher(requested: str | None, *, in_container: bool = False) -> str:
     if requested is None:
         if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
-        if library is None:
+        if not library:
             return "gloo"
         name = OF_FAMILY[library.family or "openmpi"]
         return name if LAUNCHERS[name].is_installed() else "gloo"
@@ -259,7 +250,7 @@ def pick_launcher(requested: str | None, *, in_container: bool = False) -> str:
     if not launcher.is_installed():
         expected = f"{launcher.product}'s {launcher.program} on the PATH expected"
         raise UserError(f"--launcher {requested}: {expected}, found none")
-    if launcher.controller == "mpi" and library is None:
+    if launcher.controller == "mpi" and not library:
         raise UserError(
             f"--launcher {requested}: a Horovod built with MPI expected, found one without; "
             "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
@@ -294,7 +285,7 @@ def mpi_for(launcher: str) -> MpiOnPath | None:
     row = LAUNCHERS[launcher]
     library = horovods_mpi()
     is_of_mpi = row.controller == "mpi" and not row.may_start_elsewhere
-    if library is None or not is_of_mpi or not row.program:
+    if not library or not is_of_mpi or not row.program:
         return None
     return mpi_on_path(row.program, library)
 
@@ -349,8 +340,14 @@ def build_job(
     # of a launcher that train/process_info.py does not know
     if names := LAUNCHERS[launcher].rank_variables:
         variables[RANK_VARIABLES] = ",".join(filter(None, names))
-    job = Job.of(run, command)._replace(
-        environment=variables, hosts=hosts, as_root=os.geteuid() == 0, inherited=present
+    job = Job(
+        command,
+        run.system.world_size,
+        run.system.ranks_per_node,
+        variables,
+        hosts,
+        as_root=os.geteuid() == 0,
+        inherited=present,
     )
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(family))

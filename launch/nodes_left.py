@@ -16,7 +16,7 @@ from ..host.progress import say
 from ..logging.run_folder import RunFolder
 from ..train.checkpoint.resume import keep_batches
 from .launch_plan import LaunchPlan
-from .launchers import LAUNCHERS, Job
+from .launchers import LAUNCHERS
 
 PROBE_S = 30.0
 """Longest time in which a node starts a process. Slurm gives up a dead one after its MessageTimeout
@@ -51,8 +51,9 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
         )
     say(f"{summary}: going on with {', '.join(chosen_hosts)}")
     batches = keep_batches(run, len(chosen_hosts) * run.system.ranks_per_node)
-    overrides = [f"system.nodes={len(chosen_hosts)}", *batches]
-    return load(RunFolder(out).config, overrides), chosen_hosts
+    return load(
+        RunFolder(out).config, [f"system.nodes={len(chosen_hosts)}", *batches]
+    ), chosen_hosts
 
 
 def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
@@ -73,16 +74,16 @@ def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
 
 def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` on which the launcher starts a process."""
-    job = began.job._replace(command=("true",), ranks=1, ranks_per_node=1)
-    jobs = [job._replace(hosts=(host,)) for host in hosts]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = pool.map(partial(_starts, began.launcher), jobs)
-        return tuple(compress(hosts, answers))
+        return tuple(compress(hosts, pool.map(partial(_answers, began), hosts)))
 
 
-def _starts(launcher: str, job: Job) -> bool:
-    """Whether its processes start and end well in time."""
-    command = LAUNCHERS[launcher].command(job)
+def _answers(began: LaunchPlan, host: str) -> bool:
+    """Whether a process starts on a host and ends well in time."""
+    job = began.job._replace(
+        command=("true",), ranks=1, ranks_per_node=1, hosts=(host,)
+    )
+    command = LAUNCHERS[began.launcher].command(job)
     try:
         return ask(command, PROBE_S, job.launchers_environment).code == 0
     except NoAnswer:

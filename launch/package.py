@@ -171,9 +171,9 @@ def _write_code(
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined
     )
-    template = templates.get_template("submission_readme.md.j2")
-    readme = template.render(context, config=config)
-    (implementation / "README.md").write_text(readme)
+    (implementation / "README.md").write_text(
+        templates.get_template("submission_readme.md.j2").render(context, config=config)
+    )
 
 
 def _copy_code(source: Path, target: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ..config.recorded import RESUME, RUN, load_named, load_recorded, words_to_r
 from ..host.atomic import remove_dead, write_file
 from ..host.errors import UserError, failing_as
 from ..host.lock import FolderInUse, hold, other_holder
-from ..host.progress import say
+from ..host.progress import say, say_aside
 from ..host.reading import read_file
 from ..logging.mlperf import close_interrupted, key_of
 from ..logging.run_folder import RunFolder
@@ -80,7 +79,7 @@ def load_attempt(folder: RunFolder, loaded: Loaded) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
     checkpoint, _ = newest_checkpoint(folder.checkpoints)
-    if checkpoint is None:
+    if not checkpoint:
         return loaded.with_seed(load(folder.config, within=folder.path).run.seed)
     loaded = loaded.with_seed(recorded_run(checkpoint).seed)
     check_config(checkpoint, loaded)
@@ -101,19 +100,19 @@ def begin_attempt(out: RunFolder) -> Checkpoint | None:
         pass  # nobody else writes there any more
     checkpoint, warnings = newest_checkpoint(out.checkpoints)
     for warning in warnings:
-        say(f"rn50: warning: {warning}", to=sys.stderr)
+        say_aside(f"rn50: warning: {warning}")
     # before the failure that makes some of them doubtful is put aside
     remove_after(out.checkpoints, checkpoint)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
-        if checkpoint is None:
+        if not checkpoint:
             out.log.unlink(missing_ok=True)
             out.metrics.unlink(missing_ok=True)
         else:
             _cut(out.log, checkpoint.meta.log_bytes)
             _cut(out.metrics, checkpoint.meta.metrics_bytes)
     reserve(out.path)
-    if checkpoint is None:
+    if not checkpoint:
         say(f"{out}: no checkpoint yet: from the beginning")
         return None
     say(f"{out}: going on after step {checkpoint.meta.step} ({checkpoint.path.name})")
@@ -159,10 +158,9 @@ def _cut(path: Path, size_bytes: int) -> None:
         content = _content(path)
     content = content[: content.rfind(b"\n", 0, size_bytes) + 1]
     if len(content) < size_bytes:
-        say(
+        say_aside(
             f"rn50: warning: {path}: {size_bytes} bytes of whole lines expected, as when the "
-            f"checkpoint was written, found {len(content)}: it has a gap",
-            to=sys.stderr,
+            f"checkpoint was written, found {len(content)}: it has a gap"
         )
     lines = content.splitlines(keepends=True)
     write_file(path, b"".join(line for line in lines if key_of(line) != "run_stop"))
@@ -172,7 +170,7 @@ def close_attempt(out: RunFolder) -> None:
     """End the log of a failed attempt where rank 0 could not, remove half a checkpoint. Gives back
     what was reserved on the disk, for this and for what is to be said. A folder that another driver
     has taken over is left alone."""
-    if other_holder(out.lock) is not None:
+    if other_holder(out.lock):
         return
     give_back(out.path)
     remove_dead(out.checkpoints)
@@ -211,7 +209,7 @@ def latest_interrupted(
             elif written and folder.is_interrupted:
                 written_ns[folder] = written[-1].stat().st_mtime_ns
         except (OSError, UserError) as error:  # such as: an older result.json
-            say(f"rn50: warning: passed over: {error}", to=sys.stderr)
+            say_aside(f"rn50: warning: passed over: {error}")
     for folder in sorted(written_ns, key=written_ns.__getitem__, reverse=True):
         with suppress(UserError):
             folder.check_free()

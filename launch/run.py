@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 from ..compliance.check_log import MISSED, Check
 from ..compliance.config_rules import check_config
-from ..compliance.official import NOT_RUN, check_officially
+from ..compliance.official import check_officially
 from ..compliance.submission import as_one, judge_path
 from ..config.layout import with_ranks
 from ..config.load import Loaded
 from ..config.manifest import Manifest
 from ..config.recorded import load_named
 from ..config.schema import Run
-from ..config.yaml_file import short
 from ..data.describe import describe_data
 from ..data.prepare import prepare as prepare_data
-from ..host.atomic import write_file, write_json
 from ..host.errors import RankFailed, UserError
 from ..host.finding import ERROR, WARNING
 from ..host.inherited import not_passed_on
 from ..host.lock import hold, other_holder
-from ..host.progress import Tracker, say
-from ..host.reading import read_ends, read_object
+from ..host.progress import Tracker, say, say_aside
+from ..host.reading import read_ends
 from ..host.stop_signals import StopSignals
 from ..logging.places import NoLogs
-from ..logging.records import FAILED, SUCCESS, ReferenceRate, Result, Verdict, write
-from ..logging.run_folder import JobFolder, RunFolder
+from ..logging.records import (
+    FAILED,
+    NOT_RUN,
+    SUCCESS,
+    ReferenceRate,
+    Result,
+    Verdict,
+    write,
+)
+from ..logging.run_folder import RunFolder
 from ..predict.predictor import precision_of
 from ..predict.work import training_flops, utilisation
 from ..report.reproduction import compare_with_recorded, repeat_line
@@ -54,7 +58,7 @@ from .launch_plan import LaunchPlan, Options, describe_length, plan_launch
 from .launchers import mpi_for
 from .nodes_left import on_nodes_left
 from .resume import begin_attempt, close_attempt
-from .run_files import in_brief, new_run_folder
+from .run_files import in_brief, new_run_folder, save_config
 from .supervisor import run_job
 
 
@@ -83,21 +87,15 @@ def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
     ends. Raises UserError before the ranks start; RunError: one of them failed; StoppedBySignal: a
     signal ended it."""
     resumed = plan.options.resume
-    if resumed is not None and RunFolder(resumed).is_to_conclude:
-        out = RunFolder(resumed)
-        with hold(out.lock):
-            return _conclude_undisturbed(plan, out)
-    out, manifest = prepare(plan, track)
+    out = RunFolder(resumed) if resumed else None
+    manifest = None
+    if not out or not out.is_to_conclude:
+        out, manifest = prepare(plan, track)
     with hold(out.lock):
-        run_attempts(plan, out, manifest)
-        return _conclude_undisturbed(plan, out)
-
-
-def _conclude_undisturbed(
-    plan: LaunchPlan, out: RunFolder
-) -> tuple[Result, StopSignals]:
-    late = StopSignals().take()
-    return conclude(plan.run, out, plan.options), late
+        if manifest:
+            run_attempts(plan, out, manifest)
+        late = StopSignals().take()
+        return conclude(plan.run, out, plan.options), late
 
 
 def prepare(plan: LaunchPlan, track: Tracker) -> tuple[RunFolder, Manifest]:
@@ -123,7 +121,7 @@ def run_attempts(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
             if not restarts or out.is_hopeless:
                 raise end_failed(attempt, out, error)
             restarts -= 1
-            say(f"rn50: {error}", to=sys.stderr)
+            say_aside(f"rn50: {error}")
             try:
                 attempt, checkpoint = _next_attempt(plan, attempt, out, manifest)
             except UserError as refused:
@@ -171,7 +169,7 @@ def _failure_of_attempt(
 def _warn_after_the_end(problem: object) -> None:
     """What happens once the ranks have come to their end changes no result."""
     with suppress(OSError):  # as may be the problem
-        say(f"rn50: warning: after the last step: {problem}", to=sys.stderr)
+        say_aside(f"rn50: warning: after the last step: {problem}")
 
 
 def _next_attempt(
@@ -191,23 +189,16 @@ def _next_attempt(
 
 def begin_run(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
     """Write what the ranks will read, and print what runs."""
-    with _writing(out):
+    try:
         reserve(out.path)  # first: a disk may be nearly full
         save_config(plan.loaded, out)
         command = plan.job_in(str(out)).command
         record = describe_environment(plan.environment, plan.launcher, command)
         write(out.environment, replace(record, run=in_brief(plan.run, plan.steps)))
-    announce(plan, out, manifest)
-
-
-@contextmanager
-def _writing(out: RunFolder) -> Iterator[None]:
-    """Let an OSError of the block say so; one that names no file names `out`."""
-    try:
-        yield
     except OSError as error:
         error.filename = f"{error.filename or out}: cannot write"
         raise
+    announce(plan, out, manifest)
 
 
 def check_result(out: RunFolder) -> None:
@@ -223,9 +214,7 @@ def end_failed(plan: LaunchPlan, out: RunFolder, error: UserError) -> RunError:
     reason = str(error)
     if isinstance(error, RankFailed):
         reason = error.reason
-    ending = rank_failed(
-        reason, out.path, plan.options.launcher, plan.loaded, hopeless=out.is_hopeless
-    )
+    ending = rank_failed(reason, out.path, plan.options.launcher, plan.loaded)
     close_result(out, plan.run, ending)
     return RunError(f"{error}{ending.what_next}", ending)
 
@@ -234,18 +223,12 @@ def close_result(out: RunFolder, run: Run, ending: Ending) -> None:
     """result.json and report of a run that did not come to its end by itself. What ranks that ended
     in order have written there stays, with the ending beside it. A folder that another driver has
     taken over is left alone."""
-    if other_holder(out.lock) is not None:
+    if other_holder(out.lock):
         return
     result = out.read_result() or Result(FAILED, seed=run.seed)
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
         write(out.result, ending.recorded(result))
     try_report(out)
-
-
-def warnings_in(out: RunFolder) -> list[str]:
-    """The first five different warnings of ranks in stderr.log."""
-    warnings = re.findall(r"rn50: warning: .*", read_ends(out.stderr))
-    return list(dict.fromkeys(warnings))[:5]
 
 
 def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
@@ -271,21 +254,6 @@ def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:
         say(f"note: {mpi}")
 
 
-def save_config(loaded: Loaded, out: RunFolder) -> None:
-    """Write config.yaml, which runs the same again, and origins.json. What a job's config.yaml says
-    comes from where its submission had it."""
-    write_file(out.config, loaded.to_yaml())
-    job = JobFolder(out.path.parent)
-    of_job = short(job.config)
-    submitted = read_object(job.origins)
-    origins = {}
-    for path, _, origin in loaded.leaves():
-        origins[path] = str(origin)
-        if origin.source == of_job:
-            origins[path] = str(submitted.get(path, origin))
-    write_json(out.origins, origins)
-
-
 def conclude(run: Run, out: RunFolder, options: Options) -> Result:
     """Conclude a run whose ranks ended well: checkers, report, the RESULT line, the last line.
     Raises UserError: the ranks left no result."""
@@ -301,7 +269,16 @@ def conclude(run: Run, out: RunFolder, options: Options) -> Result:
         print(f"rn50: warning: {out.result}: cannot write: {error.strerror}")
     print(f"check: {check.word}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
-    say_figures(result, run, out)
+    if result.repeats:
+        print(repeat_line(result.repeats))
+    # the first five different ones of ranks
+    warnings = re.findall(r"rn50: warning: .*", read_ends(out.stderr))
+    for line in list(dict.fromkeys(warnings))[:5]:
+        print(line)
+    if result.reference:
+        reference = run.system.references[run.name]
+        print(reference.line(run.name, result.images_per_s or 0.0))
+    print(result_line(result, out))
     say(ending.line)
     return result
 
@@ -311,20 +288,20 @@ def check_run(run: Run, out: RunFolder) -> Check:
     log = out.log
     try:
         check = as_one(judge_path(out.path, run.ruleset, official=True))
-        if check.official is None:  # its own reader could not read it
+        if not check.official:  # its own reader could not read it
             check = check._replace(official=check_officially(log, run.ruleset))
     except (OSError, NoLogs) as error:
         reason = getattr(error, "strerror", None) or error
         why = f"cannot check {log}: {reason}"
         _warn_after_the_end(why)
-        return Check(log, NOT_RUN, why, run.ruleset, "", Verdict(NOT_RUN), ())
+        return Check(log, NOT_RUN, why, run.ruleset, official=Verdict(NOT_RUN))
     return check
 
 
 def judge(run: Run, out: RunFolder, options: Options, check: Check) -> Result:
     """The result that rank 0 has left, with what is made of it."""
     result = out.read_result()
-    if result is None or check.official is None:
+    if not result or not check.official:
         raise UserError(f"{out.result}: a JSON object expected, as rank 0 leaves it")
     result = replace(
         result, official_checker=check.official, check=Verdict(check.word, check.cause)
@@ -347,19 +324,6 @@ def judge(run: Run, out: RunFolder, options: Options, check: Check) -> Result:
     return result
 
 
-def say_figures(result: Result, run: Run, out: RunFolder) -> None:
-    """Print what people are told of a run beside its verdict and its end."""
-    if result.repeats is not None:
-        print(repeat_line(result.repeats))
-    for line in warnings_in(out):
-        print(line)
-    if result.reference is not None:
-        print(
-            run.system.references[run.name].line(run.name, result.images_per_s or 0.0)
-        )
-    print(result_line(result, out))
-
-
 def try_report(out: RunFolder, *checks: Check) -> None:
     """Write report.html; whatever stands in its way is one line."""
     try:
@@ -368,14 +332,14 @@ def try_report(out: RunFolder, *checks: Check) -> None:
         write_report(out.path, checks=checks or None)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        say(f"rn50: warning: no report.html: {reason}"[:500], to=sys.stderr)
+        say_aside(f"rn50: warning: no report.html: {reason}"[:500])
 
 
 def result_line(result: Result, out: RunFolder) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
     status = result.status
-    if result.check is not None and result.check.verdict == MISSED:
+    if result.check and result.check.verdict == MISSED:
         status = MISSED.lower()
     time_s = result.time_to_train_s
     why = ""

@@ -1,4 +1,4 @@
-"""Folders of runs: a new one, and one to throw away."""
+"""Folders of runs: a new one, its config, and one to throw away."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pathlib import Path
 from ..config.load import Loaded
 from ..config.plan import Plan
 from ..config.schema import Run
-from ..host.atomic import partial_beside, write_file
+from ..config.yaml_file import short
+from ..host.atomic import partial_beside, write_file, write_json
 from ..host.errors import RankFailed, failing_as
+from ..host.reading import read_object
 from ..logging.records import Brief
-from ..logging.run_folder import RunFolder
+from ..logging.run_folder import JobFolder, RunFolder
 
 
 def new_run_folder(run: Run) -> Path:
@@ -28,6 +30,21 @@ def new_run_folder(run: Run) -> Path:
                 folder.mkdir(parents=True)
                 return folder
     raise AssertionError("a number is free")
+
+
+def save_config(loaded: Loaded, out: RunFolder | JobFolder) -> None:
+    """Write config.yaml, which runs the same again, and origins.json. What a job's config.yaml says
+    comes from where its submission had it."""
+    write_file(out.config, loaded.to_yaml())
+    job = JobFolder(out.path.parent)
+    of_job = short(job.config)
+    submitted = read_object(job.origins)
+    origins = {}
+    for path, _, origin in loaded.leaves():
+        origins[path] = str(origin)
+        if origin.source == of_job:
+            origins[path] = str(submitted.get(path, origin))
+    write_json(out.origins, origins)
 
 
 def in_brief(run: Run, plan: Plan) -> Brief:
@@ -47,8 +64,7 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
     results = Path(loaded.run.system.results)
     with ExitStack() as stack:
         with failing_as(f"{results}: cannot create a folder in it"):
-            folder = partial_beside(results / name, is_folder=True)
-            out = stack.enter_context(folder)
+            out = stack.enter_context(partial_beside(results / name, is_folder=True))
         try:
             write_file(RunFolder(out).config, loaded.to_yaml())
             yield out

@@ -64,28 +64,28 @@ class Scheduler:
     taken."""
     command: tuple[str, ...]
     """Submits a job; the script's name follows."""
-    id_pattern: str = r"(?P<id>\S+)"
+    id_pattern = r"(?P<id>\S+)"
     """The id as a whole line that `command` prints."""
-    id_words: str = NEVER
+    id_words = NEVER
     """What stands before the id wherever in a line that is."""
     state_command: tuple[str, ...]
     """Prints the state of a job, whose id follows."""
-    ended_pattern: str = NEVER
+    ended_pattern = NEVER
     """Its answer for a job that has ended; no answer means the same."""
-    leaving_pattern: str = NEVER
+    leaving_pattern = NEVER
     """Its answer for a job that ends, or that goes back into its queue."""
-    reason_pattern: str = NEVER
+    reason_pattern = NEVER
     """Its answer for a job that has not begun; the group is the reason."""
-    never_pattern: str = NEVER
+    never_pattern = NEVER
     """Reasons that do not pass by themselves."""
-    held_pattern: str = NEVER
+    held_pattern = NEVER
     """Reasons that pass with `release_command`."""
-    cancel_command: str = ""
+    cancel_command = ""
     release_command: tuple[str, ...] = ()
-    requeue_command: str = ""
+    requeue_command = ""
     """Shell text with which a job puts itself back into its queue."""
-    account_directive: str = ""
-    queue_directive: str = ""
+    account_directive = ""
+    queue_directive = ""
 
     def directives(self, run: Run) -> Iterator[str]:
         """The lines at the top of the script."""
@@ -112,10 +112,6 @@ class Scheduler:
     def cancel(self, job: str) -> str:
         """The command line that ends a job."""
         return shlex.join(self.about(job, [self.cancel_command]))
-
-    def release(self, job: str) -> str:
-        """The command line that lets a job begin which is held."""
-        return shlex.join(self.about(job, self.release_command))
 
     def who_pays(self, run: Run) -> Iterator[str]:
         """Account and queue, where the config names them."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..host import programs
-from ..host.atomic import in_its_folder, write_file, write_json
+from ..host.atomic import in_its_folder, write_file
 from ..host.errors import UserError
 from ..host.exit_codes import EXIT_JOB_STOPPED
 from ..host.finding import printable
@@ -32,7 +33,7 @@ from ..host.inherited import (
 )
 from ..host.lock import held, hold
 from ..host.programs import NoAnswer, NotStarted
-from ..host.progress import say
+from ..host.progress import say, say_aside
 from ..host.reading import read_ends, read_text
 from ..logging.records import FAILED, Result, Submission, write
 from ..logging.run_folder import JobFolder, RunFolder
@@ -41,7 +42,7 @@ from .job_folder import ENDED, MAY_GO_ON, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
 from .resume import latest_interrupted, load_attempt
-from .run_files import in_brief, new_run_folder
+from .run_files import in_brief, new_run_folder, save_config
 from .schedulers import SCHEDULERS, Scheduler
 
 POLL_S = 2.0
@@ -133,21 +134,18 @@ def submit(
         )
     if folder is None:
         plan = plan_in(new_run_folder(loaded.run))
-        write_file(plan.files.config, loaded.to_yaml())
-        origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-        write_json(plan.files.origins, origins)
+        save_config(loaded, plan.files)
     put_aside(plan.files)
     write_file(plan.files.script, plan.script)
     brief = in_brief(loaded.run, build_plan(loaded.run))
-    job = ""  # not known, but it may be in the queue
     try:
         job = _start_here(plan) if scheduler == "local" else _queue(plan)
     except (NotStarted, Refused):
         if folder is None:  # else `rn50 runs` lists a job that there has never been
             shutil.rmtree(plan.folder, ignore_errors=True)
         raise
-    except BaseException:
-        _record(plan, Submission(scheduler, job, runs, brief))
+    except BaseException:  # it may be in the queue
+        _record(plan, Submission(scheduler, "", runs, brief))
         raise
     _record(plan, Submission(scheduler, job, runs, brief))
     return plan, job
@@ -175,7 +173,7 @@ def _queue(plan: SubmissionPlan) -> str:
         job = plan.scheduler.job_id(error.printed)
         if job is None:
             raise UserError(f"{error}; {notice}") from None
-        say(f"job {job} is in its queue, but {error}", to=sys.stderr)
+        say_aside(f"job {job} is in its queue, but {error}")
         return job
     job = plan.scheduler.job_id(answer.out) or plan.scheduler.job_id(answer.err)
     # one that a signal ended may have handed the job over before
@@ -185,7 +183,7 @@ def _queue(plan: SubmissionPlan) -> str:
     if job is None:
         raise UserError(f"{answer.ended}: a job's id expected, found: {said}; {notice}")
     if answer.code:
-        say(f"job {job} is in its queue, but {answer.ended}: {said}", to=sys.stderr)
+        say_aside(f"job {job} is in its queue, but {answer.ended}: {said}")
     return job
 
 
@@ -205,29 +203,23 @@ def _start_here(plan: SubmissionPlan) -> str:
     return str(child.pid)
 
 
-def wait(
-    plan: SubmissionPlan,
-    job: str,
-    poll_s: float = POLL_S,
-    settle_s: float = SETTLE_S,
-    tell: Callable[[str], None] = print,
-) -> int:
-    """Wait until the scheduler no longer knows the job as alive; the exit code it left. `tell` gets
-    why it has not begun, as often as that changes. Raises UserError: it left none, or can never
+def wait(plan: SubmissionPlan, job: str) -> int:
+    """Wait until the scheduler no longer knows the job as alive, and say why it has not begun, as
+    often as that changes; the exit code it left. Raises UserError: it left none, or can never
     begin."""
     last_reason = ""
-    while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
+    while state := _state_or_why(plan.scheduler, job, plan.folder):
         if not state.can_begin:
             raise UserError(f"{plan.scheduler.name} job {job} {state.reason}")
         if state.reason not in ("", last_reason):
             last_reason = state.reason
-            tell(f"{plan.scheduler.name} job {job} {last_reason}")
-        time.sleep(poll_s)
-    until_s = time.monotonic() + settle_s
+            say(f"{plan.scheduler.name} job {job} {last_reason}")
+        time.sleep(POLL_S)
+    until_s = time.monotonic() + SETTLE_S
     while time.monotonic() < until_s:
         if (code := plan.files.read_exit_code()).isdecimal():
             return int(code)
-        time.sleep(min(poll_s, 0.2))
+        time.sleep(POLL_S / 10)
     raise UserError(
         f"job {job} ended without an exit code: its script was killed or never began; see "
         f"{plan.files.log}"
@@ -243,22 +235,18 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         return RUNNING, "none of its runs is at work"
     code = files.read_exit_code()
     dialect = _scheduler_of(scheduler, job)
-    if dialect is None or job is None or code not in MAY_GO_ON:
+    if not dialect or job is None or code not in MAY_GO_ON:
         if scheduler in SCHEDULERS and not (job or code):
             return UNKNOWN, f"{scheduler} was given the job, and named no id"
         return _ended_with(code, files)
+    never = f"{scheduler} does not have job {job} any more: it never began"
+    without_code = CANCELLED, never
     try:
-        state = ask(dialect, job, folder)
+        if state := ask(dialect, job, folder):
+            return QUEUED, f"{scheduler} job {job} {state.reason}".strip()
     except UserError as error:
-        if code:
-            return _ended_with(code, files)
-        return UNKNOWN, str(error)
-    if state is None and code:
-        return _ended_with(code, files)
-    if state is None:
-        why = f"{scheduler} does not have job {job} any more: it never began"
-        return CANCELLED, why
-    return QUEUED, f"{scheduler} job {job} {state.reason}".strip()
+        without_code = UNKNOWN, str(error)
+    return _ended_with(code, files) if code else without_code
 
 
 def _ended_with(code: str, job: JobFolder) -> tuple[str, str]:
@@ -304,16 +292,16 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     if not answer.out.strip():
         return None
     reason = re.search(scheduler.reason_pattern, printed, re.M)
-    if reason is None or reason[1] == "None":
+    if not reason or reason[1] == "None":
         return State()
     end = f"end it: {scheduler.cancel(job)}"
     if re.search(scheduler.never_pattern, reason[0]):
         return State(f"can never begin: {reason[1]}; {end}", can_begin=False)
     if re.search(scheduler.held_pattern, reason[0]):
-        reason_line = (
-            f"is held: {reason[1]}; let it begin: {scheduler.release(job)}; {end}"
+        release = shlex.join(scheduler.about(job, scheduler.release_command))
+        return State(
+            f"is held: {reason[1]}; let it begin: {release}; {end}", can_begin=False
         )
-        return State(reason_line, can_begin=False)
     return State(f"waits: {reason[1]}")
 
 
@@ -393,10 +381,10 @@ def _last_of(job: JobFolder) -> Last:
         submission = job.read_submission()
     last = Last(job.path, runs=max(submission.runs, 1))
     dialect = _scheduler_of(submission.scheduler, submission.job)
-    if dialect is None:
+    if not dialect:
         return last
     can_be_asked = shutil.which(dialect.state_command[0])
-    if can_be_asked and ask(dialect, submission.job, job.path) is not None:
+    if can_be_asked and ask(dialect, submission.job, job.path):
         raise UserError(
             f"--resume: {job.path}: an interrupted job expected, found {dialect.name} job "
             f"{submission.job} in its queue or running (to stop it: "
@@ -412,8 +400,3 @@ def last_result(folder: Path) -> Result | None:
     if not ended:
         return None
     return max(ended, key=lambda run: run.result.lstat().st_mtime_ns).read_result()
-
-
-def results_of(log: Sequence[str]) -> list[str]:
-    """The lines of a job's log that say what each run came to."""
-    return [line for line in log if re.match(r"RESULT |rn50: error: ", line)]

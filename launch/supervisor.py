@@ -7,7 +7,6 @@ import math
 import os
 import re
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from ..host.atomic import partial_beside
 from ..host.errors import RankFailed, UserError
 from ..host.lock import other_holder
 from ..host.programs import PIPE, start
+from ..host.progress import say_aside
 from ..host.stop_signals import StopSignals
 from ..logging.records import Failure, write
 from ..logging.run_folder import RunFolder
@@ -110,7 +110,7 @@ def run_watched(
         with _relayed(child, log):
             code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
     # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
-    is_lost = watchdog is not None and watchdog.lost
+    is_lost = watchdog and watchdog.lost
     if code == 0 and is_lost and not folder.result.is_file():
         code = EXIT_RANK_LOST
     if code != 0:
@@ -151,12 +151,12 @@ def _run_to_its_end(
         code = wait_for_launcher(child, watchdog, stop)
         if code != 0:
             grace_s = FAILED_GRACE_S
-            if watchdog is not None and watchdog.may_save:
+            if watchdog and watchdog.may_save:
                 watchdog.request_stop("the watchdog")
                 _wait_for_end(child, stop, stop_grace_s)
         return code
     except KeyboardInterrupt:
-        if watchdog is not None:
+        if watchdog:
             _let_save(child, watchdog, stop, stop_grace_s)
         raise
     finally:
@@ -172,7 +172,7 @@ def _let_save(
     orderly_s = max(stop_grace_s, watchdog.grace_s)
     with suppress(OSError):  # such as a closed terminal
         line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
-        print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
+        say_aside(f"{line}Ctrl-C again ends it without")
     _wait_for_end(child, stop, orderly_s)
 
 
@@ -197,7 +197,7 @@ def _orphans_become_children() -> Iterator[None]:
 def _explain(out: Path, watchdog: Watchdog | None, evidence: Evidence) -> UserError:
     """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
     unwritten: list[Failure] = []
-    if watchdog is not None:
+    if watchdog:
         lost = watchdog.failed_rank or watchdog.lost
         unwritten = [*watchdog.failures, *filter(None, [lost])]
         evidence = evidence._replace(
@@ -288,7 +288,7 @@ def wait_for_launcher(
     """
     code = None
     while code is None and not stop.name:
-        if watchdog is not None and watchdog.failed_rank is not None:
+        if watchdog and watchdog.failed_rank:
             if psutil.Process(child.pid).status() == psutil.STATUS_STOPPED:
                 return -signal.SIGSTOP
             return EXIT_RANK_LOST
@@ -320,7 +320,7 @@ def _scratch(
             variables = ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", SCRATCH_ENV)
             yield {**added, **dict.fromkeys(variables, str(folder))}
     finally:
-        if watchdog is not None:
+        if watchdog:
             watchdog.close()
 
 

@@ -58,7 +58,7 @@ def read_machine() -> dict[str, str]:
 def processor() -> str:
     """The model's name as the kernel has it."""
     named = re.search(r"^model name\s*: *(.*)", read_text(Path("/proc/cpuinfo")), re.M)
-    if named is None:
+    if not named:
         return platform.machine()
     return named[1].strip()
 

@@ -187,7 +187,7 @@ class Watchdog:
         next_look_s = 0.0
         while not self._closed:
             for key, _ in self._selector.select(_TICK_S):
-                if key.data is None:
+                if not key.data:
                     self._accept()
                 else:
                     self._read(key.data)
@@ -221,8 +221,11 @@ class Watchdog:
             except OSError:  # none left, or one that has hung up meanwhile
                 return
             connection.setblocking(False)
-            status = RankStatus(connection, self._clock.look_s())
-            self._selector.register(connection, selectors.EVENT_READ, status)
+            self._selector.register(
+                connection,
+                selectors.EVENT_READ,
+                RankStatus(connection, self._clock.look_s()),
+            )
 
     def _read(self, status: RankStatus) -> None:
         try:
@@ -310,13 +313,13 @@ class Watchdog:
             status.connection.close()
         if self._statuses.get(status.rank) is status:
             self._unregister(status)
-            if self.lost is None:
+            if not self.lost:
                 self.lost = status.report(PROCESS_EXITED)
                 self._lost_s = self._clock.look_s()
 
     def _evaluate(self, now_s: float) -> None:
         """Look for a rank that the job must end for; the first verdict stays."""
-        if self.failed_rank is None:
+        if not self.failed_rank:
             self.failed_rank = (
                 self._lost(now_s)
                 or self._absent(now_s)
@@ -406,6 +409,5 @@ class Watchdog:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory so far."""
-    counts = read_text(Path("/proc/vmstat"))
-    kills = re.search(r"^oom_kill (\d+)", counts, re.M)
+    kills = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
     return int(kills[1]) if kills else 0

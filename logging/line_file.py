@@ -2,12 +2,12 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Literal, TextIO
 
 from ..host.atomic import write_file
 from ..host.errors import failing_as
+from ..host.progress import say_aside
 from ..host.reading import open_file
 
 _TAIL_BYTES = 65536
@@ -51,11 +51,9 @@ class LineFile:
             )
         self._file.close()
         self._file = self._open("a")
-        print(
+        say_aside(
             f"rn50: warning: {self._path}: removed while the run was in progress; put back with "
-            "all of its lines; training goes on",
-            file=sys.stderr,
-            flush=True,
+            "all of its lines; training goes on"
         )
 
 

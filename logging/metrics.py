@@ -11,14 +11,14 @@ from .line_file import LineFile
 
 class Metrics:
     """Appends records with a `kind` and the seconds since `start_clock`. `path`: written anew, or
-    with `resumed` continued; None: nothing is written. `clock`: of the run; None: one that starts
-    now. Raises UserError: it cannot be opened, or a link or no regular file has its name."""
+    with `resumed` continued; None: nothing is written. `clock`: of the run. Raises UserError: it
+    cannot be opened, or a link or no regular file has its name."""
 
     def __init__(
-        self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
+        self, path: Path | None, clock: Clock, *, resumed: bool = False
     ) -> None:
         self._file = None if path is None else LineFile(path, resumed=resumed)
-        self._clock = clock or Clock()
+        self._clock = clock
         self._start_unix_s = self._clock.unix_s
 
     def start_clock(self, unix_s: float) -> None:
@@ -38,7 +38,7 @@ class Metrics:
     def write(self, series: str, **values: Any) -> None:
         """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON
         has not, as null. Raises UserError where the disk does not take it."""
-        if self._file is not None:
+        if self._file:
             record = {"kind": series, "time_s": self.elapsed_s, **values}
             for name, value in values.items():
                 # Python would write NaN, which is no JSON, or refuse the record

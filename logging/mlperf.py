@@ -61,16 +61,16 @@ class MLPerfLog:
     Args:
         path: log file, created anew, one flushed line an event; None (ranks above 0): nothing is
             written. Raises UserError where the disk does not take it.
-        clock: gives the stamps; None: one that starts now.
+        clock: gives the stamps.
         resumed: continue the log of an interrupted run, whose clock runs.
     """
 
     def __init__(
-        self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
+        self, path: Path | None, clock: Clock, *, resumed: bool = False
     ) -> None:
         self.clock_runs = resumed
         """Has the run started and not stopped?"""
-        self._clock = clock or Clock()
+        self._clock = clock
         self._file: LineFile | None = None
         self._made = _Line()
         self._waiting: deque[tuple[Moment, str]] = deque()
@@ -79,7 +79,7 @@ class MLPerfLog:
         self._lock = threading.RLock()
         """A rank that is asked to end writes its last record from another thread."""
         self._logger: MLLogger | None = None
-        if path is not None:
+        if path:
             self._file = LineFile(path, resumed=resumed)
             # its own: no parents, no registry
             sink = logging.Logger("rn50.mlperf", logging.INFO)
@@ -92,6 +92,17 @@ class MLPerfLog:
                 root_dir=re.escape(str(Path(__file__).resolve().parent.parent)),
             )
 
+    def event(
+        self,
+        name: str,
+        value: Any = None,
+        moment: Moment | None = None,
+        **metadata: Any,
+    ) -> None:
+        """An event of the run, by its key. `moment`: when the device was or will be done with what
+        lies before; None: now."""
+        self._write(name, value, moment, **metadata)
+
     def submission(self, run: Run) -> None:
         """Who ran what, in which division."""
         self._write(key.SUBMISSION_BENCHMARK, benchmark.BENCHMARK)
@@ -99,14 +110,6 @@ class MLPerfLog:
         self._write(key.SUBMISSION_DIVISION, run.division)
         self._write(key.SUBMISSION_STATUS, run.log.status)
         self._write(key.SUBMISSION_PLATFORM, run.system.name)
-
-    def cache_clear(self) -> None:
-        """The caches of the data set have been dropped."""
-        self._write(key.CACHE_CLEAR, True)
-
-    def init_start(self) -> None:
-        """Initialisation begins; its time does not count."""
-        self._write(key.INIT_START)
 
     def hyperparameters(
         self, run: Run, plan: Plan, tensors: Sequence[str] = ()
@@ -146,10 +149,6 @@ class MLPerfLog:
             for tensor in map(_official_name, tensors):
                 self._write(key.WEIGHTS_INITIALIZATION, None, tensor=tensor)
 
-    def init_stop(self) -> None:
-        """Initialisation is over."""
-        self._write(key.INIT_STOP)
-
     def run_start(self, run: Run) -> None:
         """The clock starts. Nothing may have read the data set before."""
         self.clock_runs = True
@@ -175,31 +174,6 @@ class MLPerfLog:
         if self.clock_runs:
             self._write(CLOCK_JUMP, by_s)
 
-    def block_start(
-        self, first_epoch: int, epochs: int, start: Moment | None = None
-    ) -> None:
-        """Epochs with one batch begin; `start`: when the device was done with those before."""
-        self._write(
-            key.BLOCK_START,
-            moment=start,
-            first_epoch_num=first_epoch,
-            epoch_count=epochs,
-        )
-
-    def batch_change(self, epoch: int, global_batch_size: int, start: Moment) -> None:
-        """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
-        self._write(
-            "global_batch_size_change", global_batch_size, start, epoch_num=epoch
-        )
-
-    def epoch_start(self, epoch: int, start: Moment | None = None) -> None:
-        """An epoch begins; `start`: when the device was done with the steps before."""
-        self._write(key.EPOCH_START, moment=start, epoch_num=epoch)
-
-    def epoch_stop(self, epoch: int, done: Moment | None = None) -> None:
-        """An epoch ends; `done`: when the device had done its last step."""
-        self._write(key.EPOCH_STOP, moment=done, epoch_num=epoch)
-
     def save_start(self, step: int, done: Moment) -> None:
         """A checkpoint, keys of our own: `done` is when the device had done `step`."""
         if self.clock_runs:
@@ -209,22 +183,6 @@ class MLPerfLog:
         """Training may go on."""
         if self.clock_runs:
             self._write(SAVE_STOP, step=step)
-
-    def eval_start(self, epoch: int) -> None:
-        """The evaluation of an epoch begins."""
-        self._write(key.EVAL_START, epoch_num=epoch)
-
-    def eval_stop(self, epoch: int) -> None:
-        """The evaluation of an epoch is over."""
-        self._write(key.EVAL_STOP, epoch_num=epoch)
-
-    def eval_accuracy(self, epoch: int, accuracy: float) -> None:
-        """Top-1 as a fraction of all evaluation images."""
-        self._write(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
-
-    def block_stop(self, first_epoch: int) -> None:
-        """The epochs of a block are over."""
-        self._write(key.BLOCK_STOP, first_epoch_num=first_epoch)
 
     def run_stop(self, *, success: bool) -> None:
         """The clock stops: success only after an evaluation at or above the target."""
@@ -244,7 +202,7 @@ class MLPerfLog:
     def flush(self) -> None:
         """Write the records whose time is known by now, up to the first one whose is not."""
         with self._lock:
-            while self._waiting and self._file is not None:
+            while self._waiting and self._file:
                 # in the order of the calls: one that is not known yet holds up the others
                 moment, line = self._waiting[0]
                 unix_s = self._clock.unix_s_at(moment)
@@ -264,7 +222,7 @@ class MLPerfLog:
         **metadata: Any,
     ) -> None:
         """An event, an interval's start or its end, as its name says. `moment`: None: now."""
-        if self._logger is None:
+        if not self._logger:
             return
         write = self._logger.event
         if name.endswith("_start"):

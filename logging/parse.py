@@ -36,7 +36,6 @@ MOST_ODD_KEYS = 1000
 """Keys with other characters than letters, digits and _ that are kept: no program logs one."""
 _LINE_BYTES = 16 << 20
 """A progress bar of a whole run on one line has 2 MB."""
-_CHUNK_BYTES = 1 << 20
 _RECORD_CHARACTERS = 1 << 20
 _KEPT_PROBLEMS = 50
 _NO_STAMP = 1e21
@@ -52,8 +51,8 @@ _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 _SALVAGED_KEY = re.compile(
     r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:'
 )
-_BINARY = (b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"(\xb5/\xfd", b":\0:\0:\0M\0L")
-"""How gzip, xz and zstd data begin, and a token in UTF-16."""
+# how gzip, xz and zstd data begin, and a token in UTF-16
+_BINARY = re.compile(rb"\x1f\x8b\x08|\xfd7zXZ\0|\(\xb5/\xfd|:\0:\0:\0M\0L")
 _TO_TEXT = {
     b"\x1f\x8b": ("gzip", "zcat"),
     b"\xfd7zXZ\0": ("xz", "xzcat"),
@@ -62,47 +61,6 @@ _TO_TEXT = {
     b"\xfe\xff": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
 }
 """How files of other forms begin: the form, and what prints their text."""
-_BINARY_BYTES = b"\0\x1f\xfd"
-"""Each of these has one of them."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises KeyError: it has a name twice, of which Python's decoder would take the
-    last in silence."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        raise KeyError
-    return content
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
-_SCAN = _DECODER.scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
-
-
-def _scan(record: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start` and its end. Raises KeyError: it is whole, but for a name that it
-    has twice; StopIteration, ValueError, RecursionError as Python's decoder does."""
-    try:
-        value, end = _SCAN(record, start)
-    except KeyError:
-        # a name twice, in an object that may be torn behind it: then that is what is wrong
-        json.JSONDecoder().raw_decode(record, start)
-        raise
-    return value, end
-
-
-def open_log(path: Path) -> BinaryIO:
-    """Open a log for one pass over it.
-
-    A FIFO by its name is refused, because nothing may ever write to it; one that is open already,
-    as in `rn50 log check <(zcat result_0.txt.gz)`, is read.
-
-    Raises OSError: the log cannot be opened, or is neither a regular file nor an open pipe.
-    """
-    descriptor = open_pipe(path)
-    if descriptor is None:
-        return open_file(path, MOST_BYTES)
-    return os.fdopen(os.dup(descriptor), "rb")
 
 
 def open_pipe(path: Path) -> int | None:
@@ -118,7 +76,8 @@ def open_pipe(path: Path) -> int | None:
 
 
 def read_log(path: Path, keys: frozenset[str] | None = None) -> Log:
-    """Read a log in one pass.
+    """Read a log in one pass. A FIFO by its name is refused, because nothing may ever write to it;
+    one that is open already, as in `rn50 log check <(zcat result_0.txt.gz)`, is read.
 
     Raises CannotRead: there is no such file, it has more records than a log of one run, or nothing
     in it has rules (it is empty, of another format, or of v0.5).
@@ -130,9 +89,14 @@ def read_log(path: Path, keys: frozenset[str] | None = None) -> Log:
     if "\0" in str(path):
         raise CannotRead(path, "cannot read: no such file name")
     reader = _Reader(path, keys)
+    descriptor = open_pipe(path)
     try:
-        with open_log(path) as file:
-            reader.read(file)
+        if descriptor is None:
+            log_file = open_file(path, MOST_BYTES)
+        else:
+            log_file = os.fdopen(os.dup(descriptor), "rb")
+        with log_file:
+            reader.read(log_file)
     except OSError as error:
         raise CannotRead(path, f"cannot read: {error.strerror}") from None
     return reader.close()
@@ -150,76 +114,60 @@ class _Reader:
         self.keys = keys
         self.log = Log(path)
         """Its `lines` counts up to the line that is being read."""
+        self.decoder = json.JSONDecoder(object_pairs_hook=self._object)
+        self.is_ambiguous = False
+        """Whether the record has a name twice, of which Python would take the last in silence."""
         self.head = b""
         self.size = 0
-        self.newlines = 0
-        """How many have been read."""
         self.records = 0
         self.events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
         self.first: dict[str, Event] = {}
         """The first record of a dialect, of whatever key."""
         self.forms: list[Problem] = []
         """Lines that the parser of :::MLL refuses: problems only where the log is one of those."""
-        self.goes_on = False
-        """Whether the last part that was read ends inside a line."""
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        self.is_ambiguous |= len(content) < len(pairs)
+        return content
 
     def read(self, file: BinaryIO) -> None:
         """Read all lines. Raises CannotRead: there are too many bytes or records."""
-        while chunk := file.read(_CHUNK_BYTES):
-            # to the end of the line in which the chunk ends, unless that is a very long one
-            chunk += file.readline(_LINE_BYTES)
-            self.head = self.head or chunk[:64]
-            self.size += len(chunk)
+        goes_on = False
+        while raw := file.readline(_LINE_BYTES):
+            self.head = self.head or raw[:64]
+            self.size += len(raw)
             if self.size > MOST_BYTES:
-                reason = (
-                    f"cannot read: more than {MOST_BYTES:,} bytes, which no log has"
+                raise CannotRead(
+                    self.log.path,
+                    f"cannot read: more than {MOST_BYTES:,} bytes, which no log has",
                 )
-                raise CannotRead(self.log.path, reason)
-            self._chunk(chunk)
+            self.log.lines += not goes_on
+            if _BINARY.search(raw):
+                self._problem(
+                    "binary",
+                    None,
+                    "gzip, UTF-16 or other binary data, which may hold records",
+                    lost=False,
+                )
+            ended = raw.endswith(b"\n")
+            # else the rest of a line that is too long, which was named as such
+            if not goes_on:
+                self._line(raw, ended=ended)
+            goes_on = not ended
 
-    def _chunk(self, chunk: bytes) -> None:
-        """Read the lines of a part of the file, which ends with a line or with 16 MB of one. Those
-        without a token, such as blank ones, are counted and cost no more than other bytes."""
-        log = self.log
-        # finds a byte 200 times as fast
-        if any(byte in chunk for byte in _BINARY_BYTES):
-            self._find_binary(chunk)
-        position = 0  # behind the last line that has been read
-        while (token := chunk.find(_TOKEN, position)) != -1:
-            line_start = max(chunk.rfind(b"\n", position, token) + 1, position)
-            self.newlines += chunk.count(b"\n", position, line_start)
-            log.lines = self.newlines + 1
-            newline = chunk.find(b"\n", token)
-            has_end = newline != -1
-            position = newline + 1 if has_end else len(chunk)
-            self.newlines += has_end
-            # the rest of a line that is too long, which was named as such
-            if line_start == 0 and self.goes_on:
-                continue
-            raw = chunk[line_start:position]
-            log.longest_bytes = max(log.longest_bytes, len(raw))
-            if len(raw) < _LINE_BYTES:
-                self._line(raw, token - line_start, ended=has_end)
-            else:
-                what = f"a line of more than {_LINE_BYTES:,} bytes was skipped"
-                self._problem("long", None, what)
-        self.newlines += chunk.count(b"\n", position)
-        self.goes_on = not chunk.endswith(b"\n")
-        log.lines = self.newlines + self.goes_on
-
-    def _find_binary(self, chunk: bytes) -> None:
-        """Name the line in which the first data begin that are no text."""
-        positions = [
-            position for mark in _BINARY if (position := chunk.find(mark)) != -1
-        ]
-        if positions:
-            self.log.lines = self.newlines + chunk.count(b"\n", 0, min(positions)) + 1
-            what = "gzip, UTF-16 or other binary data, which may hold records"
-            self._problem("binary", None, what, lost=False)
-
-    def _line(self, raw: bytes, start: int, *, ended: bool) -> None:
-        """Read the records of a line, of which the first has its token at `start`; `ended`: by a
-        newline. A carriage return ends what two records are joined in."""
+    def _line(self, raw: bytes, *, ended: bool) -> None:
+        """Read the records of a line; `ended`: by a newline. A carriage return ends what two
+        records are joined in."""
+        start = raw.find(_TOKEN)
+        if start == -1:
+            return
+        self.log.longest_bytes = max(self.log.longest_bytes, len(raw))
+        if len(raw) == _LINE_BYTES:
+            self._problem(
+                "long", None, f"a line of more than {_LINE_BYTES:,} bytes was skipped"
+            )
+            return
         whole_records = 0
         while start != -1:
             following = raw.find(_TOKEN, start + 1)
@@ -249,35 +197,41 @@ class _Reader:
         dialect = MLLOG
         if not record.startswith(_MLLOG_TOKEN):
             match = _MLL_RECORD.match(record)
-            if match is None:
+            if not match:
                 self._odd_token(record, closed=closed)
                 return False
             seconds = match[1]
             key = match[2]
             head = match.end()
             dialect = MLL
-        # `scan_once` steps over no blanks
+        # `raw_decode` steps over no blanks
         head = len(record) - len(record[head:].lstrip(" \t"))
+        seen_key = key or _salvaged_key(record)
+        self.is_ambiguous = False
         try:
-            content, end = _scan(record, head)
-        except KeyError:
-            what = "a name twice in a record: which value counts?"
-            self._problem("twice", key or _salvaged_key(record), what)
-            return False
+            content, end = self.decoder.raw_decode(record, head)
         except RecursionError:
             self._problem("type", None, "values nested too deeply")
             return False
-        except (StopIteration, ValueError) as error:
-            self._torn(record, error, closed=closed)
+        except ValueError as error:
+            self._torn(seen_key, error, closed=closed)
+            return False
+        if self.is_ambiguous:
+            self._problem(
+                "twice", seen_key, "a name twice in a record: which value counts?"
+            )
             return False
         if end > _RECORD_CHARACTERS:
-            what = "a record of more than 1 MB"
-            self._problem("long", key or _salvaged_key(record), what)
+            self._problem("long", seen_key, "a record of more than 1 MB")
             return False
         foreign = record[end:].strip()
         if foreign:
-            what = f"text that does not belong there after the record: {foreign[:60]!r}"
-            self._problem("trailing", key or _salvaged_key(record), what, lost=False)
+            self._problem(
+                "trailing",
+                seen_key,
+                f"text that does not belong there after the record: {foreign[:60]!r}",
+                lost=False,
+            )
         self._content(content, key, seconds, dialect)
         return not foreign
 
@@ -285,11 +239,14 @@ class _Reader:
         """A token that is not followed by one blank: the official parsers do not see a record."""
         if not closed and _MLLOG_TOKEN.startswith(record):
             self._problem("truncated", None, "the file ends inside a token")
-        elif (match := _ODD_MLLOG.match(record)) is not None:
+        elif match := _ODD_MLLOG.match(record):
             key = _salvaged_key(record)
             if key is None or self.keys is None or key in self.keys:
-                what = f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}'
-                self._problem("token", key, what)
+                self._problem(
+                    "token",
+                    key,
+                    f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}',
+                )
         elif record.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
             form = ":::MLL SECONDS KEY: {json}"
             what = f'"{form}" expected, found {record[:60].rstrip()!r}'
@@ -298,11 +255,10 @@ class _Reader:
                 Problem(self.log.lines, "form", _salvaged_key(record), what, lost)
             )
 
-    def _torn(self, record: str, error: Exception, *, closed: bool) -> None:
-        key = _salvaged_key(record)
+    def _torn(self, key: str | None, error: ValueError, *, closed: bool) -> None:
         name = f" ({key})" if key else ""
         # Other errors than of JSON: Python's limit on the digits of an integer.
-        if closed or not isinstance(error, StopIteration | json.JSONDecodeError):
+        if closed or not isinstance(error, json.JSONDecodeError):
             self._problem("torn", key, f"record{name} cannot be read as JSON")
         else:
             self._problem("truncated", key, f"the file ends inside a record{name}")
@@ -367,12 +323,12 @@ class _Reader:
             return
         metadata = content.get("metadata")
         event = Event(
-            line=self.log.lines,
-            time_ms=time_ms,
-            key=key,
-            value=content.get("value"),
-            metadata=metadata if isinstance(metadata, dict) else {},
-            order=self.records,
+            self.log.lines,
+            time_ms,
+            key,
+            content.get("value"),
+            metadata if isinstance(metadata, dict) else {},
+            self.records,
         )
         # even where nobody reads its key: that the log has this dialect is known by it
         self.first.setdefault(dialect, event)
@@ -383,8 +339,9 @@ class _Reader:
             if sum(map(len, self.events.values())) > MOST_RECORDS:
                 what = f"more than {MOST_RECORDS:,} records of keys that are read"
                 where = f"line {event.line} has one more ({cut(key)})"
-                reason = f"{what}, which no log of one run has: {where}"
-                raise CannotRead(self.log.path, reason)
+                raise CannotRead(
+                    self.log.path, f"{what}, which no log of one run has: {where}"
+                )
 
     def _stamp(
         self, key: str, content: dict[str, Any], seconds: str | None
@@ -405,8 +362,9 @@ class _Reader:
         if is_number and -_NO_STAMP < stamp < _NO_STAMP:
             return stamp
         if not is_number or self.keys is None or key in self.keys:
-            what = f"time_ms of {cut(key)} is no time: {type_name(stamp)}"
-            self._problem("type", key, what)
+            self._problem(
+                "type", key, f"time_ms of {cut(key)} is no time: {type_name(stamp)}"
+            )
         return None
 
     def close(self) -> Log:
@@ -458,7 +416,7 @@ class _Reader:
             content = f"{name} data; as text: {command} >log.txt"
         elif b"\0" in self.head:
             content = "binary data"
-        elif problem is not None:
+        elif problem:
             first = f"line {problem.line}: {problem.message}"
             content = f"none that can be read (first: {first})"
         else:

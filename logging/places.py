@@ -74,7 +74,7 @@ def _copies(folders: list[Path]) -> set[Path]:
     parents = {folder: folder.absolute().parent for folder in folders}
     for together in folders:
         job = job_of(together)
-        if job is None:
+        if not job:
             continue
         runs = [folder for folder, parent in parents.items() if parent == job]
         # a job of one run is that run, with its files beside the log
@@ -136,7 +136,7 @@ def is_one_run(folder: Path) -> bool:
     if len(results_in(folder)) != 1:
         return False
     job = job_of(folder)
-    if job is not None:
+    if job:
         return bool(JobFolder(job).runs)
     run = RunFolder(folder)
     return run.config.is_file() or run.result.is_file()
@@ -147,7 +147,7 @@ def config_of(folder: Path) -> Path:
     folder, which may be one of `rn50 submit` or of a script written by hand."""
     config = RunFolder(folder).config
     job = job_of(folder)
-    if job is None or config.exists():
+    if not job or config.exists():
         return config
     first = next(iter(JobFolder(job).runs), JobFolder(job))
     return first.config

@@ -30,6 +30,11 @@ SUCCESS = "success"
 ABORTED = "aborted"
 FAILED = "failed"
 
+PASS = "PASS"
+POLICY_VERDICT = "POLICY"
+NOT_RUN = "NOT_RUN"
+"""Verdicts of a checker: ours alone says POLICY, the official one alone NOT_RUN."""
+
 _FAILURE = "rn50: failure: "
 
 TIME_LIMIT = "limits.time_s"
@@ -78,6 +83,12 @@ class Verdict:
     version: str = ""
     ruleset: str = ""
     messages: tuple[str, ...] = ()
+
+
+def is_valid(verdict: str | None) -> bool:
+    """Whether a log, or a submission, of this verdict is a valid result: `log check` and `launch`
+    end with exit code 0."""
+    return verdict in (PASS, POLICY_VERDICT)
 
 
 @dataclass(frozen=True)
@@ -166,6 +177,25 @@ class Result:
     def why(self) -> str:
         """How it ended, in words, whether or not the launcher could say it."""
         return self.reason or str(self.stopped or "")
+
+    @property
+    def objection(self) -> str:
+        """What the checkers have against the run's log; empty: nothing. A run that was killed
+        before it had their verdicts has an objection too."""
+        ours = self.check or Verdict(NOT_RUN)
+        official = self.official_checker or Verdict(NOT_RUN)
+        if not is_valid(ours.verdict):
+            return f"log check says {ours.verdict}: {ours.cause}"
+        if official.verdict == PASS:
+            return ""
+        return f"the official checker says {official.verdict}"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the run reached its config's target with a log that the checkers pass, as fast as
+        the machine's reference: the exit code of `rn50 launch` and of a job."""
+        as_fast = self.reference is None or self.reference.passes
+        return self.status == SUCCESS and not self.objection and as_fast
 
 
 @dataclass(frozen=True)

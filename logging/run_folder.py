@@ -92,7 +92,7 @@ class RunFolder:
         """Whether the run came to its end, and its launcher was killed before it had a verdict: its
         result is still as rank 0 left it."""
         result = self.read_result()
-        if result is None or not result.weights_digest:
+        if not result or not result.weights_digest:
             return False
         return result.has_ended and result.check is None
 

@@ -118,9 +118,8 @@ def covered_s(
 
 def run_time(events: Sequence[Event]) -> RunTime:
     """The times of the first run of a log, whatever its records hold."""
-    starts = (event for event in events if event.key == "run_start")
-    start = next(starts, None)
-    if start is None or start.time_ms <= 0:
+    start = next((event for event in events if event.key == "run_start"), None)
+    if not start or start.time_ms <= 0:
         return RunTime()
     clock_ms = start.time_ms
     timed = [event for event in events if event.time_ms > 0]
@@ -154,7 +153,7 @@ def _intervals(
         if event.key == start and (epoch is None or epoch not in seen):
             opened = event
             seen.add(epoch)
-        if event.key not in stops or opened is None or event.time_ms <= opened.time_ms:
+        if event.key not in stops or not opened or event.time_ms <= opened.time_ms:
             continue
         if epoch in closed:
             continue  # a slower rank's copy
@@ -180,7 +179,7 @@ def _saves(
     for event in events:
         if event.key == SAVE_START:
             opened = event
-        elif opened is not None and event.key in (SAVE_STOP, RESUMED):
+        elif opened and event.key in (SAVE_STOP, RESUMED):
             parts = saves if event.key == SAVE_STOP else interruptions
             parts.append(_interval(opened, event, clock_ms))
             opened = None

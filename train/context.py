@@ -121,8 +121,8 @@ class RunContext:
                 folder = Path(self.run.data.path)
                 drop_caches(folder)
                 self._probe = DataProbe(folder)
-        self.log.cache_clear()
-        self.log.init_start()
+        self.log.event("cache_clear", True)
+        self.log.event("init_start")
         self._init_start_s = self.clock.unix_s
 
     def begin_connecting(self) -> None:
@@ -151,7 +151,7 @@ class RunContext:
             self.log.hyperparameters(self.run, self.plan, tensors)
             if self._probe is not None:
                 self._probe.check_untouched()
-            self.log.init_stop()
+            self.log.event("init_stop")
             begun_s = self.clock.unix_s
             self.log.run_start(self.run)
         self.init_s = self.clock.unix_s - self._init_start_s

@@ -87,7 +87,12 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         previous_end = present()
         if log_position(plan, state) == "run":
             epochs = block.last_epoch - block.first_epoch + 1
-            context.log.block_start(block.first_epoch, epochs, previous_end)
+            context.log.event(
+                "block_start",
+                moment=previous_end,
+                first_epoch_num=block.first_epoch,
+                epoch_count=epochs,
+            )
         for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
             previous_end = train_epoch(trainer, checkpointer, epoch, previous_end)
             if epoch < block.last_epoch:
@@ -96,7 +101,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         trainer.limit_run_ahead.clear()
         trainer.times.end_block()
         accuracy = evaluate_epoch(trainer, block.last_epoch)
-        context.log.block_stop(block.first_epoch)
+        context.log.event("block_stop", first_epoch_num=block.first_epoch)
         is_best = state.record_evaluation(block.last_epoch, accuracy.fraction)
         if accuracy.fraction >= trainer.run.eval.target:
             return True
@@ -136,7 +141,7 @@ def train_epoch(
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
             trainer.log.batch_change(epoch, segment.global_batch_size, previous_end)
-        context.log.epoch_start(epoch, previous_end)
+        context.log.event("epoch_start", moment=previous_end, epoch_num=epoch)
     seed_dropout(trainer, epoch)
     active = context.process.rank < segment.active_ranks
     steps = train_steps if active else zero_gradient_steps
@@ -152,7 +157,7 @@ def train_epoch(
     if last < plan.epoch_end_step(epoch):
         raise StopTraining(context.stop.hold.cause)
     state.epochs_trained = epoch
-    context.log.epoch_stop(epoch, done)
+    context.log.event("epoch_stop", moment=done, epoch_num=epoch)
     return done
 
 
@@ -228,7 +233,7 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     net = trainer.model.net
     run = trainer.run
     start_s = context.elapsed_s
-    context.log.eval_start(epoch)
+    context.log.event("eval_start", epoch_num=epoch)
     with context.timeline.span(f"evaluate {epoch}"):
         digest = quick_digest(on_host(weight_arrays(net)).values())
         weights = {"weights": digest}
@@ -243,7 +248,7 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
         eval_net = trainer.model.eval_net
         copy_parameters(net, eval_net, comm.operators)
         accuracy = evaluate(eval_net, trainer.next_eval_batch, comm, run)
-    context.log.eval_stop(epoch)
-    context.log.eval_accuracy(epoch, accuracy.fraction)
+    context.log.event("eval_stop", epoch_num=epoch)
+    context.log.event("eval_accuracy", accuracy.fraction, epoch_num=epoch)
     trainer.log.evaluation(epoch, accuracy, start_s)
     return accuracy

@@ -37,9 +37,12 @@ def init_limit(run: LoggedRun) -> Violations:
     limit_ms = _limit_ms(run)
     division = run.first("submission_division")
     if run.at_least("2.0.0") and division and division.order > stop.order:
-        actual = f"is logged after {stop.place}"
-        why = "the official checker then allows no time for initialisation"
-        yield against(division, actual, "it before init_stop", why)
+        yield against(
+            division,
+            f"is logged after {stop.place}",
+            "it before init_stop",
+            "the official checker then allows no time for initialisation",
+        )
     elif took_ms >= limit_ms:
         yield against(
             f"initialisation up to {stop.place} took",
@@ -76,8 +79,9 @@ def stamps_there(run: LoggedRun) -> Violations:
     zero = [event for event in run.events if event.time_ms == 0]
     zero.sort(key=lambda event: event.key not in timed)
     for event in zero[:1]:
-        severity = only_if(event.key in timed, ERROR)
-        yield against(event, "is stamped 0", "a time", severity=severity)
+        yield against(
+            event, "is stamped 0", "a time", severity=only_if(event.key in timed, ERROR)
+        )
 
 
 @rule(
@@ -111,7 +115,7 @@ def clock_steady(run: LoggedRun) -> Violations:
         return  # copied-records says it
     if by_ms <= 0 and early_ms < SAME_MS:
         by_ms, worst = early_ms, first
-    if worst is None or by_ms <= 0:
+    if not worst or by_ms <= 0:
         return
     yield against(
         f"time goes back, most at {worst.place}:",
@@ -144,16 +148,19 @@ def run_starts_in_time(run: LoggedRun) -> Violations:
     begins = run.all("init_start")
     start = run.start
     stop = run.first("init_stop")
-    if not begins or start is None:
+    if not begins or not start:
         return
     first_ms = min(event.time_ms for event in begins)
     limit_ms = _limit_ms(run)
-    if stop is not None and stop.time_ms - first_ms >= limit_ms:
+    if stop and stop.time_ms - first_ms >= limit_ms:
         return  # init-too-long says it
     gap_ms = start.time_ms - first_ms
     if first_ms > 0 and gap_ms > limit_ms:
-        actual = f"is {gap_ms / 1000:.1f} s after init_start"
-        yield against(start, actual, f"at most {limit_ms / 1000:g} s")
+        yield against(
+            start,
+            f"is {gap_ms / 1000:.1f} s after init_start",
+            f"at most {limit_ms / 1000:g} s",
+        )
 
 
 @rule(
@@ -167,12 +174,16 @@ def init_before_run(run: LoggedRun) -> Violations:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
     stop = run.first("init_stop")
     start = run.start
-    if stop is None or start is None or start.time_ms <= 0 or stop.time_ms <= 0:
+    if not stop or not start or start.time_ms <= 0 or stop.time_ms <= 0:
         return
     ahead_ms = stop.time_ms - start.time_ms
     if start.order > stop.order and ahead_ms >= SAME_MS:
-        actual = f"is stamped {ahead_ms / 1000:.3f} s before init_stop"
-        yield against(start, actual, "it later", "the init limit is not proven")
+        yield against(
+            start,
+            f"is stamped {ahead_ms / 1000:.3f} s before init_stop",
+            "it later",
+            "the init limit is not proven",
+        )
 
 
 @rule(
@@ -206,7 +217,7 @@ def caches_cleared_first(run: LoggedRun) -> Violations:
     """cache_clear is logged before init_start."""
     clear = run.first("cache_clear")
     begin = run.first("init_start")
-    if clear is not None and begin is not None and clear.order > begin.order:
+    if clear and begin and clear.order > begin.order:
         yield against(clear, f"is logged after {begin.place}", "it before init_start")
 
 
@@ -243,8 +254,10 @@ def resumed(run: LoggedRun) -> Violations:
 def clock_jump(run: LoggedRun) -> Violations:
     """The host's wall clock did not jump during the run, which would log `wall_clock_jump`."""
     for event in run.all("wall_clock_jump"):
-        by = f"jumped by {shown(event.value)} s"
-        why = "the stamps follow the monotonic clock and did not"
         yield against(
-            "the host's wall clock", by, "one that runs evenly", why, line=event.line
+            "the host's wall clock",
+            f"jumped by {shown(event.value)} s",
+            "one that runs evenly",
+            "the stamps follow the monotonic clock and did not",
+            line=event.line,
         )

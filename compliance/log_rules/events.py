@@ -39,7 +39,7 @@ def submission_keys(run: LoggedRun) -> Violations:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
     _poc_name and _entry)."""
     keys = benchmark.submission_keys(run.ruleset)
-    yield from missing(run, keys, advice=f"log each of them ({LOG_IT})")
+    return missing(run, keys, advice=f"log each of them ({LOG_IT})")
 
 
 @rule(
@@ -55,7 +55,7 @@ def submission_keys(run: LoggedRun) -> Violations:
 )
 def cache_clear(run: LoggedRun) -> Violations:
     """cache_clear is logged at least once."""
-    yield from missing(run, ["cache_clear"], "at least one", "log it before init")
+    return missing(run, ["cache_clear"], "at least one", "log it before init")
 
 
 @rule(
@@ -88,7 +88,7 @@ def _without(event: Event, name: str) -> Finding:
 
 
 def _before_run_start(run: LoggedRun, event: Event) -> bool:
-    return run.start is None or event.order < run.start.order
+    return not run.start or event.order < run.start.order
 
 
 def _too_early(event: Event) -> Finding:
@@ -136,7 +136,7 @@ def run_start(run: LoggedRun) -> Violations:
         )
     event = run.start
     stop = run.first("init_stop")
-    if event is not None and stop is not None and event.order < stop.order:
+    if event and stop and event.order < stop.order:
         yield against(event, f"stands before {stop.place}", "init_stop first")
 
 
@@ -157,8 +157,7 @@ def init(run: LoggedRun) -> Violations:
     ends = [event for event in (stop, run.start) if event]
     if ends:
         end = min(ends, key=lambda event: event.order)
-        expected = "it before init_stop and run_start"
-        yield from _late(run, "init_start", end, expected)
+        yield from _late(run, "init_start", end, "it before init_stop and run_start")
     if begin and stop and stop.order < begin.order:
         yield against(stop, f"stands before {begin.place}", "init_start first")
     elif run.start:
@@ -196,8 +195,9 @@ def epoch_events(run: LoggedRun) -> Violations:
     ):
         # logs group epochs in blocks, or name them one by one, or both
         if run.absent(alternative):
-            why = f", and no {alternative}"
-            yield from missing(run, [key], f"{key} or {alternative}", why=why)
+            yield from missing(
+                run, [key], f"{key} or {alternative}", why=f", and no {alternative}"
+            )
 
 
 _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
@@ -272,9 +272,9 @@ def samples(run: LoggedRun) -> Violations:
     """train_samples and eval_samples are logged and not empty."""
     for key in _SAMPLES:
         yield from missing(run, [key], advice=LOG_IT)
-        for event in run.all(key)[:1]:
-            if event.value == "":
-                yield against(event, "is empty", "a count")
+        event = run.first(key)
+        if event and event.value == "":
+            yield against(event, "is empty", "a count")
 
 
 @rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml")
@@ -286,9 +286,12 @@ def eval_accuracy(run: LoggedRun) -> Violations:
             actual = type_name(event.value)
             if isinstance(event.value, str):
                 actual = shown(event.value)
-            severity = only_if(run.ruleset == "0.6.0", POLICY)
-            expected = "a fraction such as 0.7592"
-            yield against(event, f"is {actual}", expected, severity=severity)
+            yield against(
+                event,
+                f"is {actual}",
+                "a fraction such as 0.7592",
+                severity=only_if(run.ruleset == "0.6.0", POLICY),
+            )
             return
 
 
@@ -336,8 +339,13 @@ def one_clock(run: LoggedRun) -> Violations:
             expected = "one status"
         elif spread_ms(events) <= SAME_MS:
             continue
-        why = "an official score would use the first"
-        yield against(subject, actual, expected, why, line=events[1].line)
+        yield against(
+            subject,
+            actual,
+            expected,
+            "an official score would use the first",
+            line=events[1].line,
+        )
 
 
 @rule("MLP202", "different-values", ERROR, f"{CHECKER}, EXACTLY_ONE")
@@ -349,8 +357,13 @@ def different_values(run: LoggedRun) -> Violations:
             if event.value != first.value and event is not first:
                 actual = f"{shown(first.value)} in line {first.line}"
                 actual += f" and {shown(event.value)} in line {event.line}"
-                why = "the ranks disagree, or two runs were mixed"
-                yield against(f"{key} is", actual, "one value", why, line=event.line)
+                yield against(
+                    f"{key} is",
+                    actual,
+                    "one value",
+                    "the ranks disagree, or two runs were mixed",
+                    line=event.line,
+                )
                 break
 
 

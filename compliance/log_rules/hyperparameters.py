@@ -28,7 +28,7 @@ from ..rule import (
 def batch_size(run: LoggedRun) -> Violations:
     """global_batch_size is logged, a number above 0; if it is no integer, or more than the images
     of ImageNet, that is policy."""
-    for event in run.all("global_batch_size")[:1]:
+    if event := run.first("global_batch_size"):
         batch = number(event.value) or 0.0
         imagenet_samples = benchmark.IMAGENET_TRAIN_SAMPLES
         if batch <= 0:
@@ -56,18 +56,24 @@ def accumulation(run: LoggedRun) -> Violations:
     """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on); if it is no integer, or does
     not divide the batch, that is policy."""
     key = "gradient_accumulation_steps"
-    advice = "log it once before init_stop, 1 without accumulation"
-    why = ": closed logs need it since 1.0.0"
-    yield from missing(run, [key], "a number above 0", advice, why)
+    yield from missing(
+        run,
+        [key],
+        "a number above 0",
+        "log it once before init_stop, 1 without accumulation",
+        ": closed logs need it since 1.0.0",
+    )
     for event in run.all(key):
         steps = number(event.value) or 0.0
         if steps <= 0 or not steps.is_integer():
-            severity = only_if(steps > 0, POLICY)
-            yield as_setting(event).violation("an integer above 0", severity=severity)
+            yield as_setting(event).violation(
+                "an integer above 0", severity=only_if(steps > 0, POLICY)
+            )
             return
         if run.batch is not None and run.batch % steps:
-            expected = f"a divisor of the batch ({run.batch:,g})"
-            yield as_setting(event).violation(expected, severity=POLICY)
+            yield as_setting(event).violation(
+                f"a divisor of the batch ({run.batch:,g})", severity=POLICY
+            )
             return
 
 
@@ -85,9 +91,13 @@ _WEIGHTS = ("weights_initialization",)
 def weights_logged(run: LoggedRun) -> Violations:
     """weights_initialization is logged (the checker of the v1.1 round only warned)."""
     count = len(benchmark.weight_names())
-    expected = f"{count} records with metadata.tensor"
-    advice = "log one record a tensor after init_start"
-    yield from missing(run, _WEIGHTS, expected, advice, f": {count} tensors expected")
+    return missing(
+        run,
+        _WEIGHTS,
+        f"{count} records with metadata.tensor",
+        "log one record a tensor after init_start",
+        f": {count} tensors expected",
+    )
 
 
 @rule(
@@ -111,8 +121,12 @@ def weights_named(run: LoggedRun) -> Violations:
     if wrong:
         actual = f"names other tensors than the reference: {len(wrong)} are missing, unknown or"
         actual += f" there twice, such as {shown(wrong[0])}"
-        expected = f"its {len(reference)} names, once each"
-        yield against("weights_initialization", actual, expected, line=events[0].line)
+        yield against(
+            "weights_initialization",
+            actual,
+            f"its {len(reference)} names, once each",
+            line=events[0].line,
+        )
 
 
 @rule(
@@ -129,8 +143,11 @@ def weights_named(run: LoggedRun) -> Violations:
 )
 def hyperparameters_logged(run: LoggedRun) -> Violations:
     """Every hyper-parameter of the optimizer in use is logged."""
-    due = benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
-    yield from missing(run, due, advice="log each before init_stop")
+    return missing(
+        run,
+        benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ()),
+        advice="log each before init_stop",
+    )
 
 
 _SCHEDULE = {
@@ -159,7 +176,7 @@ def schedule_lengths(run: LoggedRun) -> Violations:
     on, those of SGD in whole steps or epochs."""
     for key in _SCHEDULE.get(run.optimizer or "", ()):
         event = run.first(key)
-        if event is None:
+        if not event:
             continue
         value = number(event.value)
         is_rate = key.endswith("base_learning_rate")
@@ -180,7 +197,7 @@ def schedule_lengths(run: LoggedRun) -> Violations:
 )
 def bn_span(run: LoggedRun) -> Violations:
     """model_bn_span, where it is logged, is a number from 1 to the global batch."""
-    for event in run.all("model_bn_span")[:1]:
+    if event := run.first("model_bn_span"):
         span = number(event.value)
         batch = run.batch or math.inf
         if span is None or not 1 <= span <= batch:

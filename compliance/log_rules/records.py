@@ -87,7 +87,7 @@ def two_runs(run: LoggedRun) -> Violations:
     advice = "give each run its own result_N.txt; the first one is judged here"
     lines = {}
     foreign = run.log.other_dialect
-    if foreign is not None and foreign.key in RUN_KEYS:
+    if foreign and foreign.key in RUN_KEYS:
         actual = f"one in :::{run.log.dialect} records, one in another format ({foreign.place})"
         lines[actual] = foreign.line
     starts = run.all("run_start")
@@ -125,9 +125,11 @@ def look_alikes(run: LoggedRun) -> Violations:
     for event, name, known_names in names:
         imitated = known_names.get(_plain_letters(name), name)
         if imitated != name:
-            subject = f"line {event.line}: the name {cut(name)!a}"
             yield against(
-                subject, f"looks like {imitated}", "plain letters", line=event.line
+                f"line {event.line}: the name {cut(name)!a}",
+                f"looks like {imitated}",
+                "plain letters",
+                line=event.line,
             )
             return
 

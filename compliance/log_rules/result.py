@@ -36,11 +36,12 @@ def _at(evaluation: Evaluation) -> str:
 
 
 def _off_the_clock(evaluation: Evaluation, actual: str) -> Finding:
-    subject = (
-        f"{plain(evaluation.accuracy)} ({_at(evaluation)}, line {evaluation.line})"
+    return against(
+        f"{plain(evaluation.accuracy)} ({_at(evaluation)}, line {evaluation.line})",
+        actual,
+        "the target between run_start and run_stop",
+        line=evaluation.line,
     )
-    expected = "the target between run_start and run_stop"
-    return against(subject, actual, expected, line=evaluation.line)
 
 
 @rule(
@@ -54,7 +55,7 @@ def clock_forward(run: LoggedRun) -> Violations:
     """run_stop is stamped later than run_start."""
     run_ms = run.run_ms
     stop = run.stop
-    if run_ms is None or stop is None or run_ms > 0:
+    if run_ms is None or not stop or run_ms > 0:
         return
     actual = "has run_start's stamp"
     if run_ms:
@@ -86,14 +87,14 @@ def converged(run: LoggedRun) -> Violations:
     severity = only_if(run.ruleset == "0.6.0", POLICY)  # its checker has no threshold
     if run.needs_target:
         # Without an end, or with a torn record, it is a consequence.
-        explained = run.stop is None or "eval_accuracy" in run.log.lost_keys
+        explained = not run.stop or "eval_accuracy" in run.log.lost_keys
         if explained or any(reaches_target(event.value) for event in numeric):
             return
     elif any(event.value < benchmark.HIGHEST_ACCURACY for event in numeric):
         return
     best = run.best
     last = numeric[-1]
-    if best is None or not last.value < benchmark.HIGHEST_ACCURACY:
+    if not best or not last.value < benchmark.HIGHEST_ACCURACY:
         yield as_setting(last).violation("a fraction below 1", severity=severity)
         return
     yield against(
@@ -112,7 +113,7 @@ def target_on_the_clock(run: LoggedRun) -> Violations:
     if not run.needs_target or run.ruleset == "0.6.0" or run.evaluations_at_target:
         return
     outside = [e for e in run.evaluations if reaches_target(e.accuracy)]
-    if not outside or run.start is None or run.stop is None:
+    if not outside or not run.start or not run.stop:
         return
     side = f"before {run.start.place}"
     if outside[0].order > run.stop.order:
@@ -132,7 +133,7 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Violations:
     run, whichever is less."""
     start = run.start
     stop = run.stop
-    if not run.needs_target or start is None or stop is None or (run.run_ms or 0) <= 0:
+    if not run.needs_target or not start or not stop or (run.run_ms or 0) <= 0:
         return
     stamped = [e for e in run.evaluations_at_target if e.time_ms != 0]
     begin_ms = start.time_ms - run.slack_ms
@@ -221,9 +222,12 @@ def stops_at_target(run: LoggedRun) -> Violations:
     where it is higher."""
     target = run.end
     if run.own_target.problem:
-        actual = f"is left out: {run.own_target.problem}"
-        yield against("config.yaml", actual, "the config with the run's target")
-    if target is None or not run.needs_target:
+        yield against(
+            "config.yaml",
+            f"is left out: {run.own_target.problem}",
+            "the config with the run's target",
+        )
+    if not target or not run.needs_target:
         return
     later = [
         e
@@ -231,9 +235,13 @@ def stops_at_target(run: LoggedRun) -> Violations:
         if e.order > target.order and e.epoch != target.epoch
     ]
     if later:
-        actual = f"reached at {_at(target)}, training went on to {_at(later[-1])}"
-        why = "the time is overstated and the RCP test made easier"
-        yield against("target", actual, "run_stop at the target", why, line=target.line)
+        yield against(
+            "target",
+            f"reached at {_at(target)}, training went on to {_at(later[-1])}",
+            "run_stop at the target",
+            "the time is overstated and the RCP test made easier",
+            line=target.line,
+        )
 
 
 @rule(
@@ -251,10 +259,14 @@ def pairs(run: LoggedRun) -> Violations:
         return
     for key in ("eval_start", "eval_stop"):
         epochs = set(map(epoch_of, run.all(key)))
-        if target is not None and epochs and target.epoch not in epochs:
-            subject = f"the evaluation at target (line {target.line})"
-            actual = f"has no {key}"
-            yield against(subject, actual, "its own", line=target.line, severity=POLICY)
+        if target and epochs and target.epoch not in epochs:
+            yield against(
+                f"the evaluation at target (line {target.line})",
+                f"has no {key}",
+                "its own",
+                line=target.line,
+                severity=POLICY,
+            )
     for interval in ("block", "epoch", "eval"):
         starts = run.all(f"{interval}_start")
         stops = run.all(f"{interval}_stop")
@@ -299,9 +311,12 @@ def accuracies_are_shares(run: LoggedRun) -> Violations:
     for evaluation in run.evaluations:
         accuracy = evaluation.accuracy
         if not 0 <= accuracy <= 1 or (of_imagenet and accuracy in (0, 1)):
-            subject = f"eval_accuracy (line {evaluation.line})"
-            actual = f"is {plain(accuracy)}"
-            yield against(subject, actual, "a fraction", line=evaluation.line)
+            yield against(
+                f"eval_accuracy (line {evaluation.line})",
+                f"is {plain(accuracy)}",
+                "a fraction",
+                line=evaluation.line,
+            )
             return
 
 
@@ -356,9 +371,12 @@ def likely_accuracies(run: LoggedRun) -> Violations:
     accuracies = [evaluation.accuracy for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations[:-2]):
         if len(set(accuracies[index : index + 3])) == 1:
-            actual = f"{plain(evaluation.accuracy)} three times in a row"
-            expected = "ones that differ"
-            yield against("accuracies:", actual, expected, line=evaluation.line)
+            yield against(
+                "accuracies:",
+                f"{plain(evaluation.accuracy)} three times in a row",
+                "ones that differ",
+                line=evaluation.line,
+            )
             break
     for evaluation in evaluations:
         early = evaluation.epoch is not None and evaluation.epoch <= _EARLY_EPOCH

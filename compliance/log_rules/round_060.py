@@ -19,7 +19,7 @@ def cache_clear_value(run: LoggedRun) -> Violations:
         if event.value != True:  # noqa: E712 (1 passes officially too)
             yield as_setting(event).violation("true")
             return
-        if begin is not None and event.order > begin.order:
+        if begin and event.order > begin.order:
             yield against(
                 event, f"is logged after {begin.place}", "it before init_start"
             )
@@ -41,7 +41,7 @@ def events_missing(run: LoggedRun) -> Violations:
         for interval in ("epoch", "eval", "block")
         for end in ("start", "stop")
     ]
-    yield from missing(run, keys)
+    return missing(run, keys)
 
 
 ONCE = (
@@ -76,12 +76,12 @@ def hyperparameters(run: LoggedRun) -> Violations:
     for key in (*ONCE, *_LARS):
         if key == "opt_name":
             continue
-        for event in run.all(key)[:1]:
+        if event := run.first(key):
             value = number(event.value)
             if value is None or value < 0 or (value == 0 and key != "lars_epsilon"):
                 yield as_setting(event).violation("above 0")
     name = run.first("opt_name")
-    if name is None:
+    if not name:
         return
     if name.value not in benchmark.OPTIMIZERS:
         yield as_setting(name).violation("lars or sgd")
@@ -91,5 +91,9 @@ def hyperparameters(run: LoggedRun) -> Violations:
             count = len(run.all(key))
             due = int(name.value == optimizer)
             if count != due:
-                why = f"opt_name is {shown(name.value)}"
-                yield against(f"{key} is logged", f"{count} x", f"{due} x", why)
+                yield against(
+                    f"{key} is logged",
+                    f"{count} x",
+                    f"{due} x",
+                    f"opt_name is {shown(name.value)}",
+                )

@@ -50,14 +50,15 @@ def target_after_training(run: LoggedRun) -> Violations:
     """The target is reached after training began: a block or an epoch starts before it."""
     target = run.target
     starts = run.of_keys("block_start", "epoch_start")
-    if not run.needs_target or target is None or not starts:
+    if not run.needs_target or not target or not starts:
         return
     first = min(starts, key=lambda event: event.order)
     if target.order < first.order:
-        subject = f"the target is reached (line {target.line})"
-        actual = f"before any training: the first is {first.place}"
         yield against(
-            subject, actual, "training, then its evaluation", line=target.line
+            f"the target is reached (line {target.line})",
+            f"before any training: the first is {first.place}",
+            "training, then its evaluation",
+            line=target.line,
         )
 
 
@@ -76,7 +77,7 @@ def all_on_the_clock(run: LoggedRun) -> Violations:
     stop = next(reversed(run.all("run_stop")), None)
     for event in run.of_keys(*_INTERVAL_KEYS, "eval_accuracy"):
         for limit, sign in ((start, 1), (stop, -1)):
-            if limit is None:
+            if not limit:
                 continue
             # by how much it lies before the start, or behind the stop
             by_ms = sign * (limit.time_ms - event.time_ms)
@@ -86,8 +87,11 @@ def all_on_the_clock(run: LoggedRun) -> Violations:
                 where = f"is stamped {by_ms / 1000:.3f} s {side}"
             elif sign * (limit.order - event.order) < 0:
                 continue
-            expected = "epochs and evaluations between run_start and run_stop"
-            yield against(event, f"{where} {limit.place}", expected)
+            yield against(
+                event,
+                f"{where} {limit.place}",
+                "epochs and evaluations between run_start and run_stop",
+            )
             return
 
 
@@ -111,13 +115,13 @@ def one_after_another(run: LoggedRun) -> Violations:
         seen.add(copied)
         interval, _, end = event.key.partition("_")
         if end == "start":
-            if latest is not None:
+            if latest:
                 yield against(
                     event, f"comes before the end of {latest.place}", "it after that"
                 )
                 return
             latest = event
-        elif latest is None or not latest.key.startswith(interval):
+        elif not latest or not latest.key.startswith(interval):
             yield against(
                 event, "ends nothing that is open", f"{interval}_start before it"
             )
@@ -132,12 +136,13 @@ def _first_step_back(run: LoggedRun, key: str) -> Violations:
     seen = set()
     latest = None
     for epoch, event in run.numbered(key):
-        if latest is None or epoch >= latest[0]:
+        if not latest or epoch >= latest[0]:
             latest = epoch, event
         elif epoch not in seen and event.time_ms >= latest[1].time_ms:
             high = f"after epoch {plain(latest[0])} (line {latest[1].line})"
-            actual = f"goes back to epoch {plain(epoch)} {high}"
-            yield against(event, actual, "epochs that rise")
+            yield against(
+                event, f"goes back to epoch {plain(epoch)} {high}", "epochs that rise"
+            )
             return
         seen.add(epoch)
 
@@ -153,8 +158,9 @@ def epochs_rise(run: LoggedRun) -> Violations:
     """Epochs start in rising order, and no block in which epochs start claims one that a block
     before it claimed, or an earlier one."""
     yield from _first_step_back(run, "epoch_start")
-    keys = ("block_start", "epoch_start")
-    starts = [event for event in run.events if event.key in keys]
+    starts = [
+        event for event in run.events if event.key in ("block_start", "epoch_start")
+    ]
     latest = -1
     for block, after in pairwise(starts):
         # only a block whose next start is that of an epoch: epochs start in it
@@ -162,10 +168,11 @@ def epochs_rise(run: LoggedRun) -> Violations:
             continue
         claimed = epochs_of(block)
         if claimed and min(claimed) <= latest and run.duplicate_writers < 2:
-            actual = (
-                f"claims epoch {min(claimed)}, and a block before it epoch {latest}"
+            yield against(
+                block,
+                f"claims epoch {min(claimed)}, and a block before it epoch {latest}",
+                "each epoch once",
             )
-            yield against(block, actual, "each epoch once")
             return
         latest = max(claimed, default=latest)
 
@@ -200,7 +207,7 @@ def claims_were_trained(run: LoggedRun) -> Violations:
 @rule("MLP406", "evaluations-out-of-order", POLICY, f"{RULES_TEXT} lines 208, 939")
 def evaluations_rise(run: LoggedRun) -> Violations:
     """Epochs are evaluated in rising order."""
-    yield from _first_step_back(run, "eval_accuracy")
+    return _first_step_back(run, "eval_accuracy")
 
 
 @rule(
@@ -220,10 +227,12 @@ def evaluated_once(run: LoggedRun) -> Violations:
         earlier = first.setdefault(epoch, event)
         apart_ms = abs(event.time_ms - earlier.time_ms)
         if event.value != earlier.value and apart_ms > SAME_MS:
-            actual = f"is {shown(event.value)}, after {shown(earlier.value)} in line {earlier.line}"
-            expected = f"one evaluation of epoch {plain(epoch)}"
-            why = "the first evaluation of an epoch counts"
-            yield against(event, actual, expected, why)
+            yield against(
+                event,
+                f"is {shown(event.value)}, after {shown(earlier.value)} in line {earlier.line}",
+                f"one evaluation of epoch {plain(epoch)}",
+                "the first evaluation of an epoch counts",
+            )
             return
 
 
@@ -244,7 +253,7 @@ def possible_rate(run: LoggedRun) -> Violations:
     start = run.start
     target = run.target
     epochs = run.convergence_epoch
-    if start is None or start.time_ms <= 0 or target is None or not epochs:
+    if not start or start.time_ms <= 0 or not target or not epochs:
         return
     time_s = (target.time_ms - start.time_ms) / 1000
     if 0 <= time_s < epochs * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S:
@@ -278,12 +287,15 @@ def intervals_take_time(run: LoggedRun) -> Violations:
         for event in sorted(events, key=lambda event: event.order):
             if event.key.endswith("start"):
                 started = event
-            elif started is not None and min(started.time_ms, event.time_ms) > 0:
+            elif started and min(started.time_ms, event.time_ms) > 0:
                 took_ms = event.time_ms - started.time_ms
                 epochs = len(epochs_of(started)) if interval != "eval" else 0
                 if took_ms <= 0 or took_ms < epochs * epoch_ms:
-                    actual = f"is {plain(took_ms)} ms after {started.place}"
-                    yield against(event, actual, "the time that it takes")
+                    yield against(
+                        event,
+                        f"is {plain(took_ms)} ms after {started.place}",
+                        "the time that it takes",
+                    )
                     return
                 started = None
 
@@ -300,9 +312,13 @@ def cadence(run: LoggedRun) -> Violations:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
     evaluations = run.numbered("eval_accuracy")
     problem = cadence_problem(sorted({epoch for epoch, _ in evaluations}))
-    if problem is not None:
-        expected = f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on"
-        yield against("evaluations:", problem, expected, line=evaluations[0][1].line)
+    if problem:
+        yield against(
+            "evaluations:",
+            problem,
+            f"every {benchmark.EVAL_PERIOD_EPOCHS} epochs from epoch 1-4 on",
+            line=evaluations[0][1].line,
+        )
 
 
 def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
@@ -323,9 +339,10 @@ def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
 def epochs_from_one(run: LoggedRun) -> Violations:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
-    if first is not None and first[0] < 1:
-        actual = f"has number {plain(first[0])}"
-        yield against("the first epoch", actual, "1", line=first[1])
+    if first and first[0] < 1:
+        yield against(
+            "the first epoch", f"has number {plain(first[0])}", "1", line=first[1]
+        )
 
 
 @rule(
@@ -334,9 +351,13 @@ def epochs_from_one(run: LoggedRun) -> Violations:
 def epochs_not_later(run: LoggedRun) -> Violations:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)
-    if first is not None and first[0] > 1:
-        actual = f"is {plain(first[0])}"
-        yield against("the first epoch number in the log", actual, "1", line=first[1])
+    if first and first[0] > 1:
+        yield against(
+            "the first epoch number in the log",
+            f"is {plain(first[0])}",
+            "1",
+            line=first[1],
+        )
 
 
 @rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208; {NO_LOG}")
@@ -349,8 +370,7 @@ def epochs_are_numbers(run: LoggedRun) -> Violations:
             epoch = number(value)
             fits = epoch is not None and epoch.is_integer()
             if not fits or not 0 <= value <= benchmark.MOST_LOGGED_EPOCHS:
-                expected = f"a whole number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
                 yield Setting(f"{event.place}: {name}", value, event.line).violation(
-                    expected
+                    f"a whole number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
                 )
                 return

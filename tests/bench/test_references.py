@@ -16,7 +16,6 @@ from rn50.config.load import Loaded, load_system
 from rn50.config.load import load as load_config
 from rn50.launch.launch_plan import Options
 from rn50.launch.run import judge
-from rn50.launch.verdict import is_good
 from rn50.logging.records import ReferenceRate, Result, Verdict, write
 from rn50.logging.run_folder import RunFolder
 from tests import mpi
@@ -82,9 +81,9 @@ def test_a_slow_run_is_not_a_good_one() -> None:
     result = Result("success", official_checker=passed, check=passed)
     fast = ReferenceRate(200.0, 0.1, passes=True)
     slow = ReferenceRate(200.0, 0.1, passes=False)
-    assert is_good(result)
-    assert is_good(replace(result, reference=fast))
-    assert not is_good(replace(result, reference=slow))
+    assert result.is_good
+    assert replace(result, reference=fast).is_good
+    assert not replace(result, reference=slow).is_good
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from rn50.config.load import load
 from rn50.config.manifest import SPLITS
@@ -45,7 +45,7 @@ class Forked(Launcher):
     program = "fork"
     product = "rn50"
     controller = "gloo"
-    may_start_elsewhere: ClassVar[bool] = False
+    may_start_elsewhere = False
 
     def command(self, job: Job) -> list[str]:
         module = [sys.executable, "-m", "tests.lab.thin_rank"]

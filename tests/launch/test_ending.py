@@ -26,6 +26,7 @@ from rn50.logging.records import (
     LAUNCH,
     RESUME,
     RESUME_JOB,
+    Failure,
     Next,
     Result,
     Stopped,
@@ -88,7 +89,9 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
 
 
 def test_a_run_that_would_fail_again_is_not_to_go_on(tmp_path: Path) -> None:
-    hopeless = rank_failed("why", tmp_path, hopeless=True)
+    failure = Failure(0, "h", "epoch 1", 7, "no number", retryable=False)
+    write(tmp_path / failure.file_name, failure)
+    hopeless = rank_failed("why", tmp_path)
     assert "optimizer.base_lr" in hopeless.what_next
     assert hopeless.next == ""
 

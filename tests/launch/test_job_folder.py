@@ -10,10 +10,10 @@ from rn50.cli.console import track
 from rn50.config.load import load
 from rn50.host.exit_codes import EXIT_BAD
 from rn50.launch.ending import RunError, rank_failed
-from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
+from rn50.launch.job import Request, keep_log, node_folder, run_all
 from rn50.launch.job_folder import OpenJob, open_job
 from rn50.launch.job_script import ROOT
-from rn50.launch.launch_plan import LaunchPlan
+from rn50.launch.launch_plan import LaunchPlan, rank_program
 from rn50.launch.system_description import system_id
 from rn50.logging.records import Failure, write
 from tests.conftest import read_json, refused, write_json
@@ -109,8 +109,7 @@ def test_a_run_in_a_container_is_judged_by_the_libraries_there(
     monkeypatch.setattr("rn50.launch.job.run_plan", stopped)
     run_job(tmp_path, "system.job.container=image")
     (plan,) = plans
-    assert plan.options.in_container
-    assert plan.options.program == rank_program(plan.run)
+    assert "--container-image=image" in plan.job_in("out").command
 
 
 def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> None:
@@ -178,4 +177,4 @@ def test_what_a_rank_is_started_with(job: list[str], tokens: list[str]) -> None:
     overrides = ["mounts=[/raid:/raid:ro]", "home=/opt/rn50", *job]
     settings = [f"system.job.{setting}" for setting in overrides]
     run = load("smoke", [*settings, "data.path=/scratch/rn50_data"]).run
-    assert rank_program(run) == [*tokens, "-m", "rn50.train"]
+    assert rank_program(run, in_job=True) == [*tokens, "-m", "rn50.train"]

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,7 +29,7 @@ STOPPED = MISSED | {"stopped": {"by": "SIGTERM", "step": 20}}
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of a run whose ranks are not started."""
-    monkeypatch.setattr(run, "prepare", lambda *_: (RunFolder(tmp_path), None))
+    monkeypatch.setattr(run, "prepare", lambda *_: (RunFolder(tmp_path), Mock()))
     monkeypatch.setattr(run, "begin_run", lambda *_: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)
     monkeypatch.setattr(run, "conclude", conclude)

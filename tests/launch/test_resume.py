@@ -16,7 +16,7 @@ from rn50.launch import run as launch_run
 from rn50.launch.ending import rank_failed
 from rn50.launch.launch_plan import Options
 from rn50.launch.resume import begin_attempt, close_attempt, load_resumed
-from rn50.launch.run import save_config
+from rn50.launch.run_files import save_config
 from rn50.launch.submit import find_interrupted
 from rn50.logging.records import LAUNCH, RESUME, Failure, Next, Result, write
 from rn50.logging.run_folder import RunFolder

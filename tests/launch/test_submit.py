@@ -19,7 +19,7 @@ from rn50.host.lock import hold
 from rn50.launch.job_folder import open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.resume import latest_interrupted
-from rn50.launch.run import save_config
+from rn50.launch.run_files import save_config
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.submit import (
     Last,
@@ -105,6 +105,14 @@ ABOUT = {"slurm": "-M cluster -h -o %T %r -j 42", "sge": "-j 42", "pbs": "-f 42.
 BANNER = "   Welcome to the Cluster6 Supercomputer\nINFO: your project has 1200 hours left\n\n"
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait without pauses."""
+    monkeypatch.setattr("rn50.launch.submit.POLL_S", 0.01)
+    monkeypatch.setattr("rn50.launch.submit.SETTLE_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", SAYS)
 def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None:
     command, job, state, gone = SAYS[name]
@@ -130,10 +138,10 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     assert ask(plan.scheduler, job, plan.folder) is None
     assert look_at(plan.folder, name, job)[0] == "cancelled"
     with refused("ended without an exit code"):
-        wait(plan, job, poll_s=0.01, settle_s=0.05)
+        wait(plan, job)
     (plan.folder / "exit_code").write_text("3\n")
     program(state, "exit 1")  # it cannot be asked
-    assert wait(plan, job, poll_s=0.01) == 3
+    assert wait(plan, job) == 3
     (plan.folder / "job.log").write_text(
         "data: ...\nrn50: error: data.path: a\x1bb\n\n"
     )
@@ -174,8 +182,9 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
         assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
 
 
+@pytest.mark.usefixtures("impatient")
 def test_waiting_tells_why_once_and_ends_where_a_job_can_never_begin(
-    tmp_path: Path, program: Any
+    tmp_path: Path, program: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     states = (
         "PENDING Priority",
@@ -190,10 +199,9 @@ def test_waiting_tells_why_once_and_ends_where_a_job_can_never_begin(
         "head -1 left; sed -i 1d left",
     )
     plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
-    sentences: list[str] = []
     with refused("can never begin"):
-        wait(plan, "42", poll_s=0.0, tell=sentences.append)
-    assert sentences == [
+        wait(plan, "42")
+    assert capsys.readouterr().out.splitlines() == [
         "slurm job 42 waits: Priority",
         "slurm job 42 waits: Resources",
     ]

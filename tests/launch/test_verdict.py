@@ -12,7 +12,6 @@ from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.launch.launch_plan import Options
 from rn50.launch.run import conclude
-from rn50.launch.verdict import is_good
 from rn50.logging.records import Verdict
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
@@ -82,6 +81,6 @@ def test_every_place_has_the_verdict_of_log_check(
         r'rn50, rules of .*?<span class="verdict \w+">(\w+)</span>', page, re.S
     )
     assert verdicts == [verdict]
-    assert is_good(result) == (checked.exit_code == 0)
+    assert result.is_good == (checked.exit_code == 0)
     reached = fields["status"] == "success"
     assert ("but log check says" in result.reason) == (reached and verdict == "FAIL")

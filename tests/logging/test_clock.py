@@ -54,7 +54,7 @@ def test_log_metrics_and_timeline_share_it(
     timeline = Timeline(0, clock)
     metrics.start_clock(clock.unix_s)
     with timeline.span("epoch 1"):
-        log.block_start(1, 1)
+        log.event("block_start", first_epoch_num=1, epoch_count=1)
         set_wall_clock(monkeypatch, -HOUR_S)
         log.clock_jump(-HOUR_S)
         log.abort()

@@ -13,6 +13,7 @@ import pytest
 from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
+from rn50.logging.clock import Clock
 from rn50.logging.events import Event
 from rn50.logging.mlperf import MLPerfLog
 from rn50.logging.parse import read_events
@@ -20,30 +21,32 @@ from rn50.logging.parse import read_events
 ROOT = Path(__file__).resolve().parents[2]
 RUN = load("quick", ["seed=1"]).run
 
-ARGUMENTS: dict[str, tuple[object, ...]] = {
-    "submission": (RUN,),
-    "cache_clear": (),
-    "init_start": (),
-    "hyperparameters": (RUN, build_plan(RUN)),
-    "init_stop": (),
-    "run_start": (RUN,),
-    "block_start": (1, 4),
-    "epoch_start": (1,),
-    "epoch_stop": (1,),
-    "eval_start": (1,),
-    "eval_stop": (1,),
-    "eval_accuracy": (1, 0.5),
-    "block_stop": (1,),
+EVENTS: dict[str, dict[str, Any]] = {
+    "block_start": {"first_epoch_num": 1, "epoch_count": 4},
+    "epoch_start": {"epoch_num": 1},
+    "epoch_stop": {"epoch_num": 1},
+    "eval_start": {"epoch_num": 1},
+    "eval_stop": {"epoch_num": 1},
+    "eval_accuracy": {"value": 0.5, "epoch_num": 1},
+    "block_stop": {"first_epoch_num": 1},
 }
-CALLS = {name: methodcaller(name, *values) for name, values in ARGUMENTS.items()}
-CALLS["run_stop"] = methodcaller("run_stop", success=False)
+CALLS = {
+    "submission": methodcaller("submission", RUN),
+    "cache_clear": methodcaller("event", "cache_clear", True),
+    "init_start": methodcaller("event", "init_start"),
+    "hyperparameters": methodcaller("hyperparameters", RUN, build_plan(RUN)),
+    "init_stop": methodcaller("event", "init_stop"),
+    "run_start": methodcaller("run_start", RUN),
+    **{name: methodcaller("event", name, **more) for name, more in EVENTS.items()},
+    "run_stop": methodcaller("run_stop", success=False),
+}
 ROAD = [*CALLS]
 BLOCK = ROAD[ROAD.index("block_start") :]
 
 
 def after(event: str, path: Path) -> MLPerfLog:
     """A log whose last event is `event` ("": none yet)."""
-    log = MLPerfLog(path)
+    log = MLPerfLog(path, Clock())
     for name in ROAD[: ROAD.index(event) + 1] if event else []:
         CALLS[name](log)
     return log
@@ -53,22 +56,23 @@ def full_log(
     path: Path, run: Run, *, reached: float = 0.8, weights: Sequence[str] = ()
 ) -> list[Event]:
     """Two blocks, of two epochs and of one, the second successful if it reached the target."""
-    log = MLPerfLog(path)
+    log = MLPerfLog(path, Clock())
     log.submission(run)
-    log.cache_clear()
-    log.init_start()
+    log.event("cache_clear", True)
+    log.event("init_start")
     log.hyperparameters(run, build_plan(run), weights)
-    log.init_stop()
+    log.event("init_stop")
     log.run_start(run)
     for first, last, accuracy in ((1, 2, 0.5), (3, 3, reached)):
-        log.block_start(first, last - first + 1)
+        epochs = last - first + 1
+        log.event("block_start", first_epoch_num=first, epoch_count=epochs)
         for epoch in range(first, last + 1):
-            log.epoch_start(epoch)
-            log.epoch_stop(epoch)
-        log.eval_start(last)
-        log.eval_stop(last)
-        log.eval_accuracy(last, accuracy)
-        log.block_stop(first)
+            log.event("epoch_start", epoch_num=epoch)
+            log.event("epoch_stop", epoch_num=epoch)
+        log.event("eval_start", epoch_num=last)
+        log.event("eval_stop", epoch_num=last)
+        log.event("eval_accuracy", accuracy, epoch_num=last)
+        log.event("block_stop", first_epoch_num=first)
     log.run_stop(success=reached >= run.eval.target)
     return read_events(path)
 
@@ -127,7 +131,7 @@ def test_the_keys_of_a_run(tmp_path: Path, name: str, expected: dict[str, Any]) 
 
 
 def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
-    log = MLPerfLog(tmp_path / "log.txt")
+    log = MLPerfLog(tmp_path / "log.txt", Clock())
     frame = inspect.currentframe()
     assert frame is not None
     for name in ROAD[: ROAD.index("block_start")]:
@@ -150,9 +154,10 @@ def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
     shutil.copy(ROOT / "rn50/__init__.py", home / "rn50")
     code = (
         "from pathlib import Path\n"
+        "from rn50.logging.clock import Clock\n"
         "from rn50.logging.mlperf import MLPerfLog\n"
         "from rn50.config.schema import Run\n"
-        "MLPerfLog(Path('log.txt')).submission(Run())\n"
+        "MLPerfLog(Path('log.txt'), Clock()).submission(Run())\n"
     )
     (home / "start.py").write_text(code)
     subprocess.run([sys.executable, "start.py"], cwd=home, check=True)

@@ -2,8 +2,6 @@
 
 import gzip
 import lzma
-import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -155,7 +153,6 @@ def test_of_keys_that_are_not_asked_for_none_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_a_large_log_have_their_numbers(tmp_path: Path) -> None:
-    """It is read in parts of a MB."""
     flood = [record("loss", '{"a": 0.5}') + "\n"] * 20_000
     odd_lines = (
         record("run_st\u043ep"),
@@ -177,24 +174,3 @@ def test_the_lines_of_a_large_log_have_their_numbers(tmp_path: Path) -> None:
     ]
     assert log.joined == (1, 15_004)
     assert log.lines == 20_000
-
-
-@pytest.mark.parametrize("junk", [b"\n", b"\r\n", b"x\n", b"\r"])
-def test_junk_is_not_gone_through_line_by_line(tmp_path: Path, junk: bytes) -> None:
-    """A MB of newlines took 0.2 s, and a file of 1 GiB is read."""
-
-    def work(count: int) -> int:
-        """How many functions reading takes, those of C as well."""
-        calls: Counter[str] = Counter()
-        sys.setprofile(lambda frame, event, argument: calls.update([event]))
-        try:
-            content = (
-                record().encode() + junk * count + b"\n" + record().encode() + b"\n"
-            )
-            assert len(read(tmp_path, content).events) == 2
-        finally:
-            sys.setprofile(None)
-        return calls.total()
-
-    # a collector may call functions of its own
-    assert work(100_000) < work(100) + 1_000

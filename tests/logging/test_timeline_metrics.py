@@ -14,7 +14,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
 
 
 def test_every_record_is_a_line_of_json_with_kind_and_time(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics = Metrics(tmp_path / "metrics.jsonl", Clock())
     metrics.write("train", step=20, loss=0.1 + 0.2)
     metrics.write("eval", accuracy=0.759)
     first, second = lines_of(tmp_path / "metrics.jsonl")
@@ -33,7 +33,7 @@ def test_a_file_that_is_removed_is_put_back_with_all_its_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "metrics.jsonl"
-    metrics = Metrics(path)
+    metrics = Metrics(path, Clock())
     for step in range(1, 4):
         metrics.write("train", step=step)
         path.unlink()

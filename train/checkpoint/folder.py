@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from ...host.atomic import copy_file, in_its_folder, partial_beside, sync
 from ...host.errors import UserError
-from ...host.progress import say
+from ...host.progress import say_aside
 from ...logging.run_folder import RunFolder
 from .file import BEST, Checkpoint, read_checkpoint, step_of
 
@@ -71,7 +70,7 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
     folder = path.parent if is_file else in_its_folder(RunFolder(path).checkpoints)
     checkpoints = checkpoints_of_run(folder)
     if checkpoints.doubtful and (not is_file or path in checkpoints.doubtful):
-        say(f"rn50: warning: {checkpoints.doubt}", to=sys.stderr)
+        say_aside(f"rn50: warning: {checkpoints.doubt}")
     if is_file:
         return read_checkpoint(path)
     first = path / "run_0"
