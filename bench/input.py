@@ -112,10 +112,9 @@ def bench_input(
             synthetic_config = _drawn(job, Path(scratch) / f"{px}", px)
             contenders[f"{px} px"] = ("full", synthetic_config)
         rates: Samples = {name: [] for name in contenders}
-        progress = job.track("timing ways in, in turn", ticks=True)
-        for name in in_turn(contenders, passes, progress):
+        for name in in_turn(job, "timing ways in, in turn", contenders, passes):
             variant, config = contenders[name]
-            rate = measure_on_ranks(config, job.launcher, time_variant, variant, images)
+            rate = measure_on_ranks(job, config, time_variant, variant, images)
             rates[name].append(rate)
     figures: dict[str, Any] = {}
     for name, values in rates.items():
