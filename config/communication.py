@@ -88,11 +88,6 @@ class Communication:
         return tuple(flat) or every_mpi
 
     @property
-    def is_what_if(self) -> bool:
-        """Whether the command line asked for another plan than the config's."""
-        return "what-if" in (self.algorithm_by, self.groups_by)
-
-    @property
     def note(self) -> str:
         """Who chose the algorithm, and whether it runs."""
         if self.algorithm_by == "machine":
@@ -115,7 +110,8 @@ class Communication:
             "algorithm_by": self.algorithm_by,
             "groups": self.groups,
             "groups_by": self.groups_by,
-            "what_if": self.is_what_if,
+            # the command line asked for another plan than the config's
+            "what_if": "what-if" in (self.algorithm_by, self.groups_by),
             "launch_refuses": self.refusal or None,
         }
 

@@ -192,9 +192,9 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     return performance.jitter * compute_s * sigmas + waits
 
 
-def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
-    """How often the group of ranks that share batch-norm statistics is doubled: log2 of
-    `bn_group_samples` over the batch, without its steps.
+def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
+    """One exchange per batch norm, forward and backward, for each doubling of the group of ranks
+    that share its statistics: log2 of `bn_group_samples` over the batch, without its steps.
 
     Entries have groups of 2 at 15 and 16 images and none at 35, and where between them groups
     end has not been published. So a larger batch never makes a step shorter.
@@ -202,13 +202,8 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     performance = machine.performance
     ranks = min(gpus, machine.system.ranks_per_node, performance.bn_group_ranks)
     sharing = max(1.0, performance.bn_group_samples / batch)
-    return math.log2(min(ranks, sharing))
-
-
-def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
-    """One exchange per batch norm, forward and backward, where statistics are shared."""
-    exchanges = BATCH_NORM_EXCHANGES * bn_doublings(machine, gpus, batch)
-    return exchanges * machine.performance.bn_exchange_s
+    exchanges = BATCH_NORM_EXCHANGES * math.log2(min(ranks, sharing))
+    return exchanges * performance.bn_exchange_s
 
 
 def _communicate(
