@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,11 +45,11 @@ class RunRecords(NamedTuple):
     environment: Environment = Environment()
     origins: Mapping[str, str] = {}
     config: Loaded | None = None
-    metrics: tuple[JsonObject, ...] = ()
-    spans: tuple[JsonObject, ...] = ()
+    metrics: Sequence[JsonObject] = ()
+    spans: Sequence[JsonObject] = ()
     ranks: Mapping[str, Any] = {}
     confusions: Confusions | None = None
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     """What could not be read, one line each."""
 
     def records(self, kind: str) -> list[JsonObject]:
@@ -71,12 +71,12 @@ class Subject(NamedTuple):
     """
 
     path: Path
-    files: tuple[Path, ...]
+    files: Sequence[Path]
     """Its logs, those that cannot be read among them."""
-    logs: tuple[LogFigures, ...]
+    logs: Sequence[LogFigures]
     folder: RunRecords
     """What lies beside its logs; empty where they are in no run's folder."""
-    notes: tuple[str, ...]
+    notes: Sequence[str]
     """Logs and files beside them that could not be read, one line each."""
 
     @property
@@ -88,7 +88,7 @@ class Subject(NamedTuple):
     @property
     def is_submission(self) -> bool:
         """Whether it is judged as a submission: no log, and no run of ours."""
-        is_log = self.files == (self.path,)
+        is_log = [*self.files] == [self.path]
         return not is_log and len(self.files) > 0 and not is_one_run(self.path)
 
     @property
@@ -98,9 +98,9 @@ class Subject(NamedTuple):
         return loaded.run if loaded else None
 
     @property
-    def runs(self) -> tuple[RunSummary, ...]:
+    def runs(self) -> list[RunSummary]:
         """The figures of its logs that can be read."""
-        return tuple(log.figures for log in self.logs)
+        return [log.figures for log in self.logs]
 
 
 def read_subjects(path: Path) -> list[Subject]:
@@ -132,10 +132,10 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
         except UserError as error:
             bare = Subject(
                 path=folder,
-                files=tuple(results_in(folder)),
+                files=results_in(folder),
                 logs=(),
                 folder=RunRecords(folder),
-                notes=tuple(str(error).splitlines()),
+                notes=str(error).splitlines(),
             )
             subjects.append(bare)
     if not any(subject.logs for subject in subjects):
@@ -171,13 +171,7 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
             notes.extend(str(error).splitlines())
     if not logs and (only is not None or not is_run):
         raise UserError(*(notes or no_logs(path).args))
-    return Subject(
-        path=path,
-        files=tuple(files),
-        logs=tuple(logs),
-        folder=folder,
-        notes=tuple(notes),
-    )
+    return Subject(path=path, files=files, logs=logs, folder=folder, notes=notes)
 
 
 def read_run_records(path: Path) -> RunRecords:
@@ -216,19 +210,18 @@ def read_run_records(path: Path) -> RunRecords:
         spans=_spans(timeline),
         ranks=read(run.ranks, read_json, {}),
         confusions=read(run.confusions, partial(read_record, record=Confusions), None),
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
-def _spans(trace: JsonObject) -> tuple[JsonObject, ...]:
+def _spans(trace: JsonObject) -> list[JsonObject]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
     if not isinstance(events, list):
-        return ()
+        return []
     spans = filter(_is_whole, events)
     # of spans that begin together the longer one first, which holds the other
-    by_start = sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
-    return tuple(by_start)
+    return sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
 
 
 def _is_whole(span: Any) -> bool:

@@ -120,7 +120,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     drop("gradient_accumulation_steps")(changed)
     both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", changed))
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
-    assert column(both, "base_learning_rate").cells == ("10.5", "9")
+    assert column(both, "base_learning_rate").cells == ["10.5", "9"]
     assert ("gradient_accumulation_steps", "1") in both.shared
     seeds = column(both, "seed")
     assert seeds.cells[1] == str(seed)
@@ -136,15 +136,15 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     runs = compared(tmp_path)
     (seed,) = [column for column in runs.columns if column.key.endswith("seed")]
     assert seed.group == "hyper-parameters"
-    assert seed.cells == ("1", "2", "3", "4")
+    assert seed.cells == ["1", "2", "3", "4"]
     assert titles(runs, "config") == ["batch.per_rank"]
     assert runs.subjects[0].runs[0].target == config.run.eval.target
 
 
 def test_numbers_stand_before_texts() -> None:
-    values = (2.0, "auto", None, 10.0, "auto", -1.0)
-    mixed = Column("config", "x", "x", (), values)
-    assert mixed.places == (1, 3, None, 2, 3, 0)
+    values = [2.0, "auto", None, 10.0, "auto", -1.0]
+    mixed = Column("config", "x", "x", [], values)
+    assert mixed.places == [1, 3, None, 2, 3, 0]
     assert not mixed.is_number
     assert order_of([mixed], "x", 6) == [5, 0, 3, 1, 4, 2]
     assert order_of([mixed], "-x", 6) == [1, 4, 3, 0, 5, 2]
@@ -198,7 +198,7 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     assert code == 0
     assert "mean (range)" in out
     assert slow.value == "0.1"
-    assert slow.rows == (2, 3)
+    assert slow.rows == [2, 3]
     assert slow.reached == 1
     assert slow.runs == 2
     assert fast.reached == 2
@@ -449,7 +449,7 @@ def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
 def test_a_submission_has_its_submitters_name(
     tmp_path: Path, folder: str, name: str
 ) -> None:
-    assert compared(log(tmp_path / folder).parent).names == (name,)
+    assert compared(log(tmp_path / folder).parent).names == [name]
 
 
 CLICKS = """(() => {
