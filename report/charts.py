@@ -100,9 +100,6 @@ def new_figure(
             "axes.titlesize": "medium",
             "legend.frameon": False,
             "font.size": sizes_pt[0],
-            "axes.labelsize": sizes_pt[0],
-            "xtick.labelsize": sizes_pt[0],
-            "ytick.labelsize": sizes_pt[0],
             "legend.fontsize": sizes_pt[1],
             "text.color": INK,
             "axes.edgecolor": INK,
@@ -443,5 +440,5 @@ def draw_measurements(
         panel.set_yticks(range(len(contenders)), list(contenders))
         panel.set_ylim(len(contenders) - 0.4, -0.6)  # the first on top
         panel.set_xlabel(f"{unit} (|: median)")
-        finish(panel, legend=False)
+        finish(panel)
     return figure

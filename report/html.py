@@ -90,14 +90,12 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         submission = checks[-1]
         score = score_checks(checks)
     config = str(RunFolder(folder.path).config)
-    parameters = parameter_columns([subject])
     return _fill(
         "report.html.j2",
         subject=subject,
         title=_title(subject),
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
-        next_command=_next_command(folder),
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
         published=beside_published(subject),
@@ -111,20 +109,12 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         norms=norm_table(folder),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
-        parameters=[(column.title, *column.cells) for column in parameters],
+        parameters=[*parameter_columns([subject])],
         environment=_environment(folder.environment),
         config=_config(folder),
         repeat=shlex.join(["rn50", "launch", config]),
-        notes=subject.notes,
         amount=amount,
     )
-
-
-def _next_command(folder: RunRecords) -> str:
-    """The command with which the run goes on; empty where it does not say."""
-    if folder.result is None or folder.result.next is None:
-        return ""
-    return show(str(folder.result.next), 2000)
 
 
 def render_comparison(
@@ -160,7 +150,6 @@ def render_comparison(
         direction="descending" if (sort or "").startswith("-") else "ascending",
         plots=page_charts(labelled, "accuracy", "training"),
         comparison=comparison,
-        notes=comparison.notes,
     )
 
 

@@ -31,14 +31,6 @@ Subjects = Sequence[tuple[str, Subject]]
 Draw = Callable[["Axes"], None]
 
 
-class Plot(NamedTuple):
-    """A chart as a page has it, with its title and unit."""
-
-    title: str
-    unit: str
-    chart: Markup
-
-
 class Chart(NamedTuple):
     """A chart of a section of report.html.j2 or compare.html.j2."""
 
@@ -50,15 +42,18 @@ class Chart(NamedTuple):
     """Finds the data of the subjects and returns what draws them; None where there are none."""
 
 
-def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
+Plots = dict[str, list[tuple[Chart, Markup]]]
+"""By section the charts of a page and their images."""
+
+
+def page_charts(subjects: Subjects, *sections: str) -> Plots:
     """Draw the charts of a page, by section; `sections`: only these; none: all."""
-    plots: dict[str, list[Plot]] = {chart.section: [] for chart in CHARTS}
+    plots: Plots = {chart.section: [] for chart in CHARTS}
     for chart in CHARTS:
         if not sections or chart.section in sections:
             draw = chart.find(subjects)
             if draw is not None:
-                image = page_chart(chart.title, draw)
-                plots[chart.section].append(Plot(chart.title, chart.unit, image))
+                plots[chart.section].append((chart, page_chart(chart.title, draw)))
     return plots
 
 
@@ -85,14 +80,15 @@ def _overlaid(
     return partial(draw_lines, series=series, **choices)
 
 
-def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
-    """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
-    curves = []
+def _curves(subject: Subject, by: str, low: float = -math.inf) -> list[Points]:
+    """The accuracies of its runs, from `low` on; `by`: the field of an evaluation on the horizontal
+    axis."""
+    curves: list[Points] = []
     for run in subject.runs:
         points = []
         for evaluation in run.evaluations:
             x = getattr(evaluation, by)
-            if x is not None and x >= 0:
+            if x is not None and x >= 0 and evaluation.accuracy >= low:
                 points.append((x, evaluation.accuracy))
         curves.append(sorted(points))
     return curves
@@ -145,19 +141,9 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     best = max(accuracies, default=0.0)
     if best < low or min(accuracies, default=low) >= low:
         return None
-
-    def is_near(point: tuple[float, float]) -> bool:
-        """Whether a point of a curve is drawn."""
-        return point[1] >= low
-
-    def find(subject: Subject) -> Sequence[Points]:
-        """The parts of a subject's curves that are drawn."""
-        curves = _curves(subject, "epoch")
-        return [list(filter(is_near, curve)) for curve in curves]
-
     return _overlaid(
         subjects,
-        find,
+        partial(_curves, by="epoch", low=low),
         _references(subjects, low),
         x_label="epoch",
         marks=[_mark(target)],
