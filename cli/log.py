@@ -140,8 +140,6 @@ def _print_summary(summary: JsonObject, check: Check, run_s: float | None) -> No
         ("log check", f"{check.verdict}: {check.cause}"),
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         (clock, with_unit(clock_s, "s", 3)),
-    ]
-    rows += [
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
         ("global batch", str(summary["global_batch_size"] or "-")),
     ]

@@ -23,7 +23,6 @@ _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
 """The time between two questions to a scheduler, which has many who ask."""
-Cell = Callable[[RunRow], str]
 Look = Callable[[Path, str | None, str | None], tuple[str, str]]
 """launch/submit.py's look_at at a job: its folder, scheduler and id give its status and why."""
 
@@ -39,7 +38,7 @@ def _time(row: RunRow) -> str:
     return _figure(row.time_to_train_s, ".1f")
 
 
-_COLUMNS: dict[str, Cell] = {
+_COLUMNS: dict[str, Callable[[RunRow], str]] = {
     "status": lambda row: row.status,
     "progress": lambda row: _progress(row),
     "time (s)": _time,
@@ -150,27 +149,24 @@ def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:
             listed_jobs.add(job)
             status, reason = look_at(job, row.scheduler, row.job)
             if status in OPEN or not row.status:
-                with_jobs.append(_row_of_job(job, row, status, reason))
+                # what the row of its newest run says of all
+                row_of_job = RunRow(
+                    folder=job,
+                    status=status,
+                    name=row.name,
+                    started=row.started,
+                    target=row.target,
+                    ranks=row.ranks,
+                    reason=reason,
+                    scheduler=row.scheduler,
+                    job=row.job,
+                    job_folder=job,
+                )
+                with_jobs.append(row_of_job)
                 is_covered = row.folder == job
         if not is_covered:
             with_jobs.append(row)
     return with_jobs
-
-
-def _row_of_job(job: Path, run: RunRow, status: str, reason: str) -> RunRow:
-    """The row of a job, with what that of its newest run says of all."""
-    return RunRow(
-        folder=job,
-        status=status,
-        name=run.name,
-        started=run.started,
-        target=run.target,
-        ranks=run.ranks,
-        reason=reason,
-        scheduler=run.scheduler,
-        job=run.job,
-        job_folder=job,
-    )
 
 
 def _below(folder: Path, top: Path) -> str:
