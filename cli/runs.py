@@ -130,7 +130,7 @@ def runs(
     if watch:
         _watch(look, below, state_of.cache_clear)
     elif as_json:
-        print_json([row.to_dict() for row in look()])
+        print_json([row.to_dict() for row in look()], default=str)
     elif rows := look():
         print_table(*_table(rows, below))
     else:

@@ -255,12 +255,7 @@ def with_grid(algorithm: str, system: System, ranks: int) -> str:
         UserError: unknown algorithm, a grid that is not to be had, or one of too few ranks, where
             Horovod would take another allreduce.
     """
-    if algorithm == "auto":
-        return algorithm
-    try:
-        name, chosen = parse_algorithm(algorithm, ranks)
-    except ValueError as error:
-        raise UserError(f"comm.algorithm: {error}") from None
+    name, chosen = parse_algorithm(algorithm, ranks)
     if name not in GRIDS:
         return algorithm
     any_grid = system.device == "cpu"
@@ -314,10 +309,7 @@ def own_grid(
     Raises:
         UserError: there is no such algorithm or grid.
     """
-    try:
-        name, sides = parse_algorithm(algorithm, ranks)
-    except ValueError as error:
-        raise UserError(f"--algorithm: {error}") from None
+    name, sides = parse_algorithm(algorithm, ranks, "--algorithm")
     if name not in GRIDS:
         return algorithm
     if sides is None:

@@ -213,7 +213,7 @@ def read_all(paths: Iterable[Path], *, bare: bool = False) -> list[Subject]:
     subjects: list[Subject] = []
     for path in paths:
         of_path = read_subjects(path)
-        with_logs = [subject for subject in of_path if subject.logs]
+        with_logs = [subject for subject in of_path if subject.runs]
         if not with_logs:
             raise UserError(f"{path}: a log (result_0.txt) expected in it, found none")
         if bare:

@@ -51,7 +51,7 @@ def write_report(
     Raises UserError: nothing readable there, or the file cannot be written.
     """
     below = read_subjects(path)
-    subjects = [subject for subject in below if subject.logs] or below
+    subjects = [subject for subject in below if subject.runs] or below
     if len(subjects) != 1:
         raise UserError(
             f"{path}: one run or submission expected, found {len(subjects)} below it"
@@ -103,7 +103,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         verdicts=verdicts,
         submission=submission,
         score=score,
-        figures={log.path: log.figures for log in subject.logs},
+        figures={run.path: run for run in subject.runs},
         plots=page_charts([("_", subject)]),
         breakdown=step_breakdown(folder.records("steps")),
         norms=norm_table(folder),
@@ -142,7 +142,7 @@ def render_comparison(
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         colours=_colours(labels),
-        medians=any(len(subject.logs) > 1 for subject in subjects),
+        medians=any(len(subject.runs) > 1 for subject in subjects),
         columns=columns,
         heads=Counter(column.group for column in columns).items(),
         groups=by is not None and group_table(groups, by),
@@ -259,7 +259,7 @@ def _outcome(subject: Subject) -> str:
     result = subject.folder.result
     if result and result.status in _ENDED and result.why:
         return f"The run {_ENDED[result.status]}: {show(result.why, 2000)}."
-    if not subject.logs:
+    if not subject.runs:
         return "No log that can be read."
     if len(subject.files) > 1:
         reached = sum(run.reached is not None for run in subject.runs)

@@ -16,7 +16,16 @@ from ..host.finding import number
 from ..host.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import DOTS_UP_TO, LARGEST, Series, draw_lines, finish, page_chart, thinned
+from .charts import (
+    DOTS_UP_TO,
+    LARGEST,
+    Points,
+    Series,
+    draw_lines,
+    finish,
+    page_chart,
+    thinned,
+)
 from .norms import NORM_RATIO, norm_ratios
 from .published import published_curves
 from .run_records import Subject
@@ -25,7 +34,6 @@ from .run_summary import RunSummary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Points = Sequence[tuple[float, float]]
 Subjects = Sequence[tuple[str, Subject]]
 """Subjects with their names in a legend; those of one name have one colour."""
 Draw = Callable[["Axes"], None]

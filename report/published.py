@@ -71,7 +71,7 @@ def beside_published(subject: Subject) -> list[str]:
     have."""
     if subject.shown is None:
         return []
-    evaluations = subject.shown.figures.evaluations
+    evaluations = subject.shown.evaluations
     accuracies = {evaluation.epoch: evaluation.accuracy for evaluation in evaluations}
     sentences = []
     for curve in published_curves(subject):

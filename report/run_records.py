@@ -57,13 +57,6 @@ class RunRecords(NamedTuple):
         return [record for record in self.metrics if record.get("kind") == kind]
 
 
-class LogFigures(NamedTuple):
-    """One log with its figures."""
-
-    path: Path
-    figures: RunSummary
-
-
 class Subject(NamedTuple):
     """What one PATH means: a log, a run's folder, or a submission's directory of several.
 
@@ -73,17 +66,18 @@ class Subject(NamedTuple):
     path: Path
     files: Sequence[Path]
     """Its logs, those that cannot be read among them."""
-    logs: Sequence[LogFigures]
+    runs: Sequence[RunSummary]
+    """What its logs that can be read say."""
     folder: RunRecords
     """What lies beside its logs; empty where they are in no run's folder."""
     notes: Sequence[str]
     """Logs and files beside them that could not be read, one line each."""
 
     @property
-    def shown(self) -> LogFigures | None:
-        """The log whose clocks are shown: the first that reached the target, else the first."""
-        reached = [log for log in self.logs if log.figures.reached]
-        return next(iter([*reached, *self.logs]), None)
+    def shown(self) -> RunSummary | None:
+        """The run whose clocks are shown: the first that reached the target, else the first."""
+        reached = [run for run in self.runs if run.reached]
+        return next(iter([*reached, *self.runs]), None)
 
     @property
     def is_submission(self) -> bool:
@@ -96,11 +90,6 @@ class Subject(NamedTuple):
         """The config of its runs, where one lies beside the logs."""
         loaded = self.folder.config
         return loaded.run if loaded else None
-
-    @property
-    def runs(self) -> list[RunSummary]:
-        """The figures of its logs that can be read."""
-        return [log.figures for log in self.logs]
 
 
 def read_subjects(path: Path) -> list[Subject]:
@@ -133,12 +122,12 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
             bare = Subject(
                 path=folder,
                 files=results_in(folder),
-                logs=(),
+                runs=(),
                 folder=RunRecords(folder),
                 notes=str(error).splitlines(),
             )
             subjects.append(bare)
-    if not any(subject.logs for subject in subjects):
+    if not any(subject.runs for subject in subjects):
         raise UserError(*(note for subject in subjects for note in subject.notes))
     return subjects
 
@@ -158,7 +147,7 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
         folder = folder._replace(
             result=None, metrics=(), spans=(), ranks={}, confusions=None
         )
-    logs = []
+    runs = []
     notes = [f"{folder.path}: {note}" for note in folder.notes]
     files = results_in(path) if only is None else [only]
     for file in files:
@@ -166,12 +155,12 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
             # a log has more records than are read here: others need not be kept
             log = read_log(file, checked_keys() | PARAMETER_KEYS | TIME_KEYS)
             run = LoggedRun(log, find_ruleset(file, log, None).name)
-            logs.append(LogFigures(file, summarise(run, target)))
+            runs.append(summarise(run, target))
         except UserError as error:
             notes.extend(str(error).splitlines())
-    if not logs and (only is not None or not is_run):
+    if not runs and (only is not None or not is_run):
         raise UserError(*(notes or no_logs(path).args))
-    return Subject(path=path, files=files, logs=logs, folder=folder, notes=notes)
+    return Subject(path=path, files=files, runs=runs, folder=folder, notes=notes)
 
 
 def read_run_records(path: Path) -> RunRecords:

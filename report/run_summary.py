@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ _RENAMED = {"opt_name": "optimizer"}
 class RunSummary(NamedTuple):
     """What a log says of its run; None where it does not say."""
 
+    path: Path
     submission: dict[str, str]
     parameters: JsonObject
     status: str | None
@@ -117,6 +119,7 @@ def summarise(run: LoggedRun, target: float) -> RunSummary:
         if evaluation.order < stop_order and evaluation.accuracy >= target
     )
     return RunSummary(
+        path=run.log.path,
         submission={
             key.removeprefix("submission_"): show(run.value(key))
             for key in _SUBMISSION

@@ -118,11 +118,9 @@ class RunRow(NamedTuple):
     progress: Progress | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The row for JSON."""
+        """The row for JSON, in which a path is a text."""
         progress = self.progress and self.progress._asdict()
-        job_folder = self.job_folder and str(self.job_folder)
-        paths = {"folder": str(self.folder), "job_folder": job_folder}
-        return self._asdict() | paths | {"progress": progress}
+        return self._asdict() | {"progress": progress}
 
 
 def read_runs(folders: list[Path]) -> list[RunRow]:

@@ -92,7 +92,7 @@ def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
     subjects = read_subjects(tmp_path)
     names = [subject.path.name for subject in subjects]
     assert names == ["a", "b"]
-    logs = [log.path.stem for log in subjects[0].logs]
+    logs = [log.path.stem for log in subjects[0].runs]
     assert logs == ["result_0", "result_2", "result_10"]
 
 
@@ -100,7 +100,7 @@ def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> Non
     (tmp_path / "result_1.txt").write_text("nothing\n")
     log(tmp_path)
     (subject,) = read_subjects(tmp_path)
-    assert len(subject.logs) == 1
+    assert len(subject.runs) == 1
     assert len(subject.files) == 2
     assert "result_1.txt" in subject.notes[0]
     assert "1 of 2 runs reached the target." in render_report(subject)
@@ -142,7 +142,7 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
 
 
 def test_numbers_stand_before_texts() -> None:
-    values = [2.0, "auto", None, 10.0, "auto", -1.0]
+    values: list[float | str | None] = [2.0, "auto", None, 10.0, "auto", -1.0]
     mixed = Column("config", "x", "x", [], values)
     assert mixed.places == [1, 3, None, 2, 3, 0]
     assert not mixed.is_number
@@ -264,9 +264,9 @@ def test_what_is_the_same_in_all_rows_is_said_once(study: Path) -> None:
 def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
     subjects = read_all([study])
     runs = [("run", subject) for subject in subjects]
-    *_, near = page_charts(runs)["accuracy"]
+    *_, (near, image) = page_charts(runs)["accuracy"]
     assert near.title == "Top-1 accuracy near the target"
-    (chart,) = images_of(near.chart)
+    (chart,) = images_of(image)
     labels = re.findall(r">([\d.]+)</text>", chart)
     # the target is 0.7, and epochs are larger
     assert min(map(float, labels)) >= 0.68

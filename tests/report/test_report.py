@@ -367,9 +367,9 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     assert max(planned, key=itemgetter(1)) == pytest.approx((1, 0.5))
     assert first == pytest.approx((1 / 50, 0.5 / 50))
     assert end == pytest.approx(8)
-    lr, *_ = page_charts([("_", subject)])["schedule"]
+    (lr, image), *_ = page_charts([("_", subject)])["schedule"]
     assert lr.title == "Learning rate"
-    (chart,) = images_of(lr.chart)
+    (chart,) = images_of(image)
     assert ">planned<" in chart
     assert ">as run<" in chart
 
