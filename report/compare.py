@@ -25,7 +25,7 @@ from ..host.progress import Progress, silent
 from ..host.reading import JsonObject
 from ..logging.places import job_of
 from ..logging.records import Repeat
-from .published import beside_published, machine_of
+from .published import accelerators_of, beside_published
 from .reproduction import are_of_one_config, first_bit
 from .run_records import Subject, read_subjects
 from .run_summary import MISSING, decimals, median_of, show
@@ -285,10 +285,8 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
     rows = []
     for row in order:
         path = comparison.subjects[row].path
-        content: JsonObject = {"letter": letter(row), "path": str(path)}
-        for column in comparison.columns:
-            content[column.key] = column.values[row]
-        rows.append(content)
+        figures = {column.key: column.values[row] for column in comparison.columns}
+        rows.append({"letter": letter(row), "path": str(path), **figures})
     return rows
 
 
@@ -302,8 +300,7 @@ def _result_columns(
     verdicts = [checks[-1].word for checks in judged]
     yield _text_column(RESULTS, "log check", verdicts)
     columns = [_figure_column(key, subjects) for key in FIGURES]
-    machines = [machine_of(subject.path, subject.config) for subject in subjects]
-    counts = [machine and machine[1] for machine in machines]
+    counts = [accelerators_of(subject.path, subject.config) for subject in subjects]
     columns.append(_column("accelerators", "accelerators", counts, ",.0f"))
     rates = [_median(subject, "images_per_s") for subject in subjects]
     rates_each = [
@@ -347,11 +344,9 @@ def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
 
 def _logged_names(subjects: Sequence[Subject]) -> dict[str, None]:
     """The hyper-parameters of all logs, in their order."""
-    names: dict[str, None] = {}
-    for subject in subjects:
-        for run in subject.runs:
-            names |= dict.fromkeys(run.parameters)
-    return names
+    return dict.fromkeys(
+        name for subject in subjects for run in subject.runs for name in run.parameters
+    )
 
 
 def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:

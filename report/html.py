@@ -244,10 +244,8 @@ def _title(subject: Subject) -> str:
     """Return the name of the config, else the submitter and the system in the log."""
     if subject.config:
         return subject.config.name
-    names: tuple[str | None, ...] = ()
-    if subject.runs:
-        submission = subject.runs[0].submission
-        names = submission.get("org"), submission.get("platform")
+    submission = subject.runs[0].submission if subject.runs else {}
+    names = submission.get("org"), submission.get("platform")
     return " ".join(filter(None, names)) or name_of(subject)
 
 

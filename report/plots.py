@@ -213,10 +213,7 @@ def _planned(subject: Subject) -> Points:
     last = plan.last_step
     stride = math.ceil(last / _PLANNED_POINTS)
     steps = {*range(1, last + 1, stride), plan.warmup_steps, last} - {0}
-    points = []
-    for step in sorted(steps):
-        points.append((plan.epoch_at(step), settings_at(step).lr))
-    return points
+    return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps)]
 
 
 def _phases(subjects: Subjects) -> Draw | None:

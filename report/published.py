@@ -16,25 +16,25 @@ from .run_records import Subject
 
 
 @lru_cache(maxsize=1)
-def _machines() -> dict[str, tuple[str, int]]:
-    """System of a published run -> (accelerator, how many of them), the same in all rounds."""
+def _published_accelerators() -> dict[str, int]:
+    """System of a published run -> how many accelerators it has, the same in all rounds."""
     return {
-        row["system"]: (row["accelerator"], int(row["n_accelerators"]))
+        row["system"]: int(row["n_accelerators"])
         for row in read_table("mlperf_runs.csv")
     }
 
 
-def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
-    """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
-    of a published one by the name of the system's folder. None: not known."""
+def accelerators_of(path: Path, config: Run | None) -> int | None:
+    """How many accelerators a log or a folder of logs is of: by the config of a run of ours, of a
+    published one by the name of the system's folder. None: not known."""
     if config is not None:
-        return config.system.accelerator, config.system.world_size
+        return config.system.world_size
     folder = path.resolve()
     if not path.is_dir():
         folder = folder.parent
     if job_of(folder):
         folder = folder.parent
-    return _machines().get(folder.name)
+    return _published_accelerators().get(folder.name)
 
 
 class PublishedCurve(NamedTuple):

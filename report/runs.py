@@ -125,9 +125,9 @@ class RunRow(NamedTuple):
 
 def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
-    folders_found: dict[Path, RunOrJob] = {}
-    for folder in folders:
-        folders_found |= {entry.folder: entry for entry in find_runs(folder)}
+    folders_found = {
+        entry.folder: entry for folder in folders for entry in find_runs(folder)
+    }
     # all at once: in folders that take no file a look at locks takes three seconds
     locks = [lock for folder in folders_found for lock in RunFolder(folder).locks]
     at_work = {lock.parent for lock in held(locks)}

@@ -161,9 +161,9 @@ class LoadedSweep:
     def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
         sweep = self.sweep
-        values_by_key = dict(sweep.overrides)
-        for key, value in values.items():
-            values_by_key[key] = sweep.parameters[key].in_config(value)
+        values_by_key = sweep.overrides | {
+            key: sweep.parameters[key].in_config(value) for key, value in values.items()
+        }
         for key, dependent in sweep.dependent.items():
             if dependent.of in values:
                 values_by_key[key] = dependent.value(values[dependent.of])
