@@ -38,20 +38,6 @@ def _time(row: RunRow) -> str:
     return _figure(row.time_to_train_s, ".1f")
 
 
-_COLUMNS: dict[str, Callable[[RunRow], str]] = {
-    "status": lambda row: row.status,
-    "progress": lambda row: _progress(row),
-    "time (s)": _time,
-    "top-1": lambda row: _figure(row.eval_accuracy, ".4f"),
-    "verdict": lambda row: row.verdict or "",
-    "resume": lambda row: "yes" if row.resumable else "",
-    "target": lambda row: _figure(row.target, "g"),
-    "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
-    "ranks": lambda row: _figure(row.ranks, "d"),
-}
-"""The columns in the order in which a narrow terminal shows them, block below block."""
-
-
 def _progress(row: RunRow) -> str:
     """How far a run is that has not ended: epoch, loss, time left; what a job waits for."""
     progress = row.progress
@@ -67,6 +53,20 @@ def _progress(row: RunRow) -> str:
     if progress.left_s is not None:
         line += f", {clock_time(progress.left_s)} left"
     return line
+
+
+_COLUMNS: dict[str, Callable[[RunRow], str]] = {
+    "status": lambda row: row.status,
+    "progress": _progress,
+    "time (s)": _time,
+    "top-1": lambda row: _figure(row.eval_accuracy, ".4f"),
+    "verdict": lambda row: row.verdict or "",
+    "resume": lambda row: "yes" if row.resumable else "",
+    "target": lambda row: _figure(row.target, "g"),
+    "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
+    "ranks": lambda row: _figure(row.ranks, "d"),
+}
+"""The columns in the order in which a narrow terminal shows them, block below block."""
 
 
 def runs(

@@ -105,13 +105,7 @@ class PredictedJob:
 
     def step(self, machine: Machine, batch: int) -> Step:
         """One step with `batch` images each; ranks that idle take part in the sum."""
-        return step_time(
-            machine,
-            self.gpus,
-            batch,
-            groups=self.plan.groups,
-            algorithms=self.plan.priced,
-        )
+        return step_time(machine, self.gpus, batch, self.plan)
 
     def at_size(self, gpus: int, batch: int) -> PredictedJob:
         """The same way of training on another number of accelerators."""

@@ -92,17 +92,14 @@ class RunSummary(NamedTuple):
         return median_of(part.duration_s for part in self.time.evaluations)
 
     @property
-    def train_samples(self) -> float | None:
-        """Training images; those of the benchmark where the log has no count (v0.6 needs none)."""
+    def images_per_s(self) -> float | None:
+        """The rate of training; on the benchmark's images where the log has no count of them (v0.6
+        needs none)."""
         usual = None
         if self.submission.get("benchmark") == benchmark.BENCHMARK:
             usual = benchmark.IMAGENET_TRAIN_SAMPLES
-        return number(self.parameters.get("train_samples", usual))
-
-    @property
-    def images_per_s(self) -> float | None:
-        """The rate of training."""
-        return self.time.images_per_s(self.train_samples)
+        samples = number(self.parameters.get("train_samples", usual))
+        return self.time.images_per_s(samples)
 
     @property
     def shares(self) -> Shares | None:
