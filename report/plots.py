@@ -106,9 +106,9 @@ def _references(subjects: Subjects, low: float = 0.0) -> dict[str, list[Points]]
     """The published curves of the subjects' presets, from an accuracy on."""
     references: dict[str, list[Points]] = {}
     for _, subject in subjects:
-        for curve in published_curves(subject):
-            references[curve.label] = [
-                [point for point in run if point[1] >= low] for run in curve.runs
+        for label, runs in published_curves(subject).items():
+            references[label] = [
+                [point for point in run if point[1] >= low] for run in runs
             ]
     return references
 

@@ -4,10 +4,8 @@ the same preset."""
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from ..config.schema import Run
 from ..logging.places import job_of
@@ -37,23 +35,11 @@ def accelerators_of(path: Path, config: Run | None) -> int | None:
     return _published_accelerators().get(folder.name)
 
 
-class PublishedCurve(NamedTuple):
-    """The accuracies of published runs by epoch."""
-
-    source: str
-    runs: Sequence[Sequence[tuple[float, float]]]
-
-    @property
-    def label(self) -> str:
-        """The name of the curve in a legend."""
-        return f"{self.source}, {len(self.runs)} runs"
-
-
-def published_curves(subject: Subject) -> list[PublishedCurve]:
-    """Those of the preset that the config of a run has or is based on, by its name or the files of
-    its values."""
+def published_curves(subject: Subject) -> dict[str, list[list[tuple[float, float]]]]:
+    """Label in a legend -> of each run the accuracies by epoch, for the preset that the config of a
+    run has or is based on, by its name or the files of its values."""
     if subject.config is None:
-        return []
+        return {}
     # an origin is FILE:LINE, so that a config based on a preset is known by its values
     files = {origin.partition(":")[0] for origin in subject.folder.origins.values()}
     presets = {subject.config.name, *(Path(file).stem for file in files)}
@@ -63,7 +49,10 @@ def published_curves(subject: Subject) -> list[PublishedCurve]:
             runs = curves.setdefault(row["source"], {})
             point = float(row["epoch"]), float(row["top1"])
             runs.setdefault(row["run"], []).append(point)
-    return [PublishedCurve(key, [*runs.values()]) for key, runs in curves.items()]
+    return {
+        f"{source}, {len(runs)} runs": [*runs.values()]
+        for source, runs in curves.items()
+    }
 
 
 def beside_published(subject: Subject) -> list[str]:
@@ -74,15 +63,13 @@ def beside_published(subject: Subject) -> list[str]:
     evaluations = subject.shown.evaluations
     accuracies = {evaluation.epoch: evaluation.accuracy for evaluation in evaluations}
     sentences = []
-    for curve in published_curves(subject):
-        epochs = [epoch for epoch, _ in curve.runs[0] if epoch in accuracies]
+    for label, runs in published_curves(subject).items():
+        epochs = [epoch for epoch, _ in runs[0] if epoch in accuracies]
         if epochs:
             last = epochs[-1]
-            published = [
-                top1 for run in curve.runs for epoch, top1 in run if epoch == last
-            ]
+            published = [top1 for run in runs for epoch, top1 in run if epoch == last]
             sentences.append(
                 f"Accuracy {accuracies[last]:.4f} after epoch {last:g}, published "
-                f"{min(published):.4f} to {max(published):.4f} ({curve.label})"
+                f"{min(published):.4f} to {max(published):.4f} ({label})"
             )
     return sentences

@@ -114,9 +114,13 @@ class Driver:
         running that nobody stops.
         """
         with StopSignals() as stop_signals:
-            self._remove_interrupted()
-            while (trial := self._next()) is not None:
-                active = self._begin(trial)
+            # those whose end an earlier driver did not see; they are run again in turn
+            for trial in self.study.running:
+                remove(self._folder_of(trial))
+                line = "did not end while its driver ran, run again"
+                self.say(f"trial {trial.number}: {line}")
+            while (wanted := self._next()) is not None:
+                active = self._begin(wanted)
                 if active is not None:
                     self._watch(active, stop_signals)
                 started = len(self.study.trials)
@@ -142,13 +146,6 @@ class Driver:
             self.say("stopping the trial that runs ...")
             stop(active.process)
             raise
-
-    def _remove_interrupted(self) -> None:
-        """Remove the trials whose end an earlier driver did not see; they are run again in turn."""
-        for trial in self.study.running:
-            remove(self._folder_of(trial))
-            line = "did not end while its driver ran, run again"
-            self.say(f"trial {trial.number}: {line}")
 
     def _folder_of(self, trial: FrozenTrial) -> Path:
         return sweep_folder(self.loaded) / "trials" / f"trial_{trial.number:04d}"
