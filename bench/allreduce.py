@@ -95,10 +95,8 @@ def measure(
     cases, refused = plan_allreduces(job, requested)
     sizes_bytes = parse_sizes(sizes)
     seconds: dict[tuple[Case, int], list[float]] = defaultdict(list)
-    for case in in_turn(cases, passes, job.track("measuring allreduces", ticks=True)):
-        times_s = measure_on_ranks(
-            cases[case], job.launcher, time_sizes, sizes_bytes, rounds
-        )
+    for case in in_turn(job, "measuring allreduces", cases, passes):
+        times_s = measure_on_ranks(job, cases[case], time_sizes, sizes_bytes, rounds)
         for size, times in times_s.items():
             seconds[case, int(size)] += times
     ms = {

@@ -60,9 +60,9 @@ def measure_curves(
     for run in runs:
         check_supported(run)
     rates = defaultdict(list)
-    for case in in_turn(loaded, timing.passes, job.track("training", ticks=True)):
+    for case in in_turn(job, "training", loaded, timing.passes):
         step_s = measure_on_ranks(
-            loaded[case], job.launcher, time_rounds, timing.rounds, timing.steps
+            job, loaded[case], time_rounds, timing.rounds, timing.steps
         )
         rates[case].append(case.global_batch / statistics.median(step_s))
     rows = {}

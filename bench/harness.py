@@ -47,7 +47,6 @@ class Outcome:
     ratios: Mapping[str, Spread] = field(default_factory=dict)
     measurements: Mapping[str, Samples] = field(default_factory=dict)
     """The samples by their unit, for `--plot`."""
-    launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     """A benchmark's own table; `--json` has it beside the figures."""
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -65,14 +64,14 @@ class Outcome:
         cells = self.columns.values()
         return [tuple(cell.format_map(row) for cell in cells) for row in self.rows]
 
-    def to_json(self) -> JsonObject:
-        """What `--json` prints."""
+    def to_json(self, launcher: str) -> JsonObject:
+        """What `--json` prints; `launcher`: what started the ranks."""
         return {
             "ratios": self.ratios,
             "rows": self.rows,
             "figures": self.figures,
             "measurements": self.measurements,
-            "machine": machine() | {"launcher": self.launcher},
+            "machine": machine() | {"launcher": launcher},
         }
 
 
@@ -121,9 +120,17 @@ def repeated(action: Action, count: int) -> Action:
 
 
 def in_turn(
-    contenders: Collection[T], rounds: int, progress: Callable[[int, int], None]
+    job: BenchJob, work: str, contenders: Collection[T], rounds: int
 ) -> Iterator[T]:
-    """Each contender once a round, in the opposite order every other round, with progress."""
+    """Each contender once a round, in the opposite order every other round.
+
+    Args:
+        job: shows how many are done.
+        work: what is done with each.
+        contenders: what is given in turn.
+        rounds: how often each is given.
+    """
+    progress = job.track(work, ticks=True)
     turns = [
         contender
         for number in range(rounds)

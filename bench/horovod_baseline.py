@@ -91,11 +91,11 @@ def measure(job: BenchJob, *, rounds: int, steps: int, passes: int) -> Outcome:
     """Trainer against DistributedTrainer as Horovod's own MXNet example uses it, jobs in turn."""
     loaded = load_ready(job)
     step_s: Samples = {OURS: [], BASELINE: []}
-    progress = job.track("timing ours and Horovod's example in turn", ticks=True)
-    for contender in in_turn(step_s, passes, progress):
+    work = "timing ours and Horovod's example in turn"
+    for contender in in_turn(job, work, step_s, passes):
         step_s[contender] += measure_on_ranks(
+            job,
             loaded,
-            job.launcher,
             time_contender,
             contender,
             rounds,

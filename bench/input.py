@@ -6,6 +6,7 @@ import resource
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +113,14 @@ def bench_input(
             synthetic_config = _drawn(job, Path(scratch) / f"{px}", px)
             contenders[f"{px} px"] = ("full", synthetic_config)
         rates: Samples = {name: [] for name in contenders}
-        progress = job.track("timing ways in, in turn", ticks=True)
-        for name in in_turn(contenders, passes, progress):
+        for name in in_turn(job, "timing ways in, in turn", contenders, passes):
             variant, config = contenders[name]
-            rate = measure_on_ranks(config, job.launcher, time_variant, variant, images)
+            rate = measure_on_ranks(job, config, time_variant, variant, images)
             rates[name].append(rate)
-    figures: dict[str, Any] = {}
-    for name, values in rates.items():
-        figures[f"{name}: images per CPU-second"] = spread(values)
+    figures: dict[str, Any] = {
+        f"{name}: images per CPU-second": spread(values)
+        for name, values in rates.items()
+    }
     table = load_table(Path(loaded.run.data.path), "train")
     figures["kB an image (mean)"] = float(table["length"].mean()) / 1e3
     ratio = ratio_spread(rates["full"], rates["decode"])
@@ -174,9 +175,11 @@ def with_roofline(outcome: Outcome, model: Machine, batch: int) -> Outcome:
     cores = system.cores_per_rank
     read_bytes_per_s = model.performance.read_bytes_per_s / system.ranks_per_node
     # by all cores of a GPU
-    rates = {}
-    for variant in ("decode", "full", *(f"{px} px" for px in SIZES_PX)):
-        rates[variant] = figures[f"{variant}: images per CPU-second"]["median"] * cores
+    variants = (*VARIANTS, *(f"{px} px" for px in SIZES_PX))
+    rates = {
+        variant: figures[f"{variant}: images per CPU-second"]["median"] * cores
+        for variant in variants
+    }
     inputs = {
         "read": read_bytes_per_s / (figures["kB an image (mean)"] * 1e3),
         f"decode on {cores} cores": rates["decode"],
@@ -195,22 +198,28 @@ def with_roofline(outcome: Outcome, model: Machine, batch: int) -> Outcome:
         f"{limit} is the limit, input has {share:.2f} of what training needs"
     )
 
-    def draw(path: Path) -> None:
-        """Draw the roofline into a file."""
-        _draw_roofline(path, system, rates, {"read": inputs["read"]}, training)
-
+    read_rate = {"read": inputs["read"]}
+    draw = partial(_draw_roofline, system, rates, read_rate | training, training)
     return replace(outcome, figures=figures, draw=draw)
 
 
 def _draw_roofline(
-    path: Path,
     system: System,
     rates: Mapping[str, float],
-    read_rate: dict[str, float],
+    limits: dict[str, float],
     training: dict[str, float],
+    path: Path,
 ) -> None:
-    """Input and training rates of a GPU: left against its cores, right against the image size,
-    beside what is published of a DGX-1's GPU."""
+    """Input and training rates of a GPU: left against its cores, with what else limits it, right
+    against the image size, beside what is published of a DGX-1's GPU.
+
+    Args:
+        system: the machine.
+        rates: input by all cores of a GPU.
+        limits: reading and training.
+        training: the rate of training.
+        path: the file to draw to.
+    """
     from ..report.charts import INK, finish, new_panels, save
 
     figure, (by_cores, by_size) = new_panels(2, 6.4)
@@ -232,7 +241,7 @@ def _draw_roofline(
         for network, total in PUBLISHED_TRAINING.items()
     }
     for axes, label_x, levels in (
-        (by_cores, 1, read_rate | training),
+        (by_cores, 1, limits),
         (by_size, SIZES_PX[0], of_dgx1 | training),
     ):
         # lines that the axis does not change, each name above its line

@@ -30,8 +30,8 @@ def _check(loaded: Loaded, launcher: str) -> None:
 
 
 def measure_on_ranks(
+    job: BenchJob,
     loaded: Loaded,
-    launcher: str,
     body: Callable[..., Any],
     *arguments: object,
     settings: Collection[str] | None = None,
@@ -39,12 +39,20 @@ def measure_on_ranks(
     """Run `body(folder, *arguments)` on each rank of `loaded`; returns what it returned on rank 0.
 
     Args:
+        job: names the launcher.
+        loaded: the config.
         body: a function of a module.
         arguments: what JSON can say.
         settings: which of the engines' settings that the config asks for to make; None: all.
     """
-    _check(loaded, launcher)
+    _check(loaded, job.launcher)
     with scratch_folder(loaded, "bench") as out:
         return run_body(
-            loaded.run, launcher, out, "benchmark", body, *arguments, settings=settings
+            loaded.run,
+            job.launcher,
+            out,
+            "benchmark",
+            body,
+            *arguments,
+            settings=settings,
         )

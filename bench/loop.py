@@ -64,7 +64,7 @@ def measure(job: BenchJob, *, rounds: int, steps: int) -> Outcome:
     loaded = load_ready(job)
     progress = job.track("timing rounds", ticks=True)
     progress(0, 1)
-    seconds = measure_on_ranks(loaded, job.launcher, time_loops, rounds, steps)
+    seconds = measure_on_ranks(job, loaded, time_loops, rounds, steps)
     progress(1, 1)
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank

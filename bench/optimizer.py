@@ -42,7 +42,7 @@ def measure(job: BenchJob, *, rounds: int) -> Outcome:
     progress = job.track("timing LARS steps", ticks=True)
     progress(0, 1)
     loaded = job.load(ranks=1)
-    measured = measure_on_ranks(loaded, job.launcher, time_steps, rounds)
+    measured = measure_on_ranks(job, loaded, time_steps, rounds)
     progress(1, 1)
     ms = {}
     figures = {}

@@ -89,8 +89,8 @@ def measure(job: BenchJob, *, groupings: str, rounds: int, steps: int) -> Outcom
     load_ready(job)
     step_ms = {}
     measurements = {}
-    for rule in in_turn(loaded, 1, job.track("timing steps", ticks=True)):
-        kinds = measure_on_ranks(loaded[rule], job.launcher, time_kinds, rounds, steps)
+    for rule in in_turn(job, "timing steps", loaded, 1):
+        kinds = measure_on_ranks(job, loaded[rule], time_kinds, rounds, steps)
         step_ms[rule] = {
             variant: scaled(times, 1e3) for variant, times in kinds.items()
         }

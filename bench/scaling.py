@@ -47,21 +47,17 @@ _PLAIN = (
 
 
 def measure(
-    job: BenchJob,
-    *,
-    models: str | None = None,
-    ranks: str = "1,2",
-    batch: str | None = None,
-    passes: int = 2,
-    rounds: int = 3,
-    steps: int = 10,
-    save: Path | None = None,
-    check: bool = False,
+    job: BenchJob, timing: Timing, *, models: str | None, ranks: str, batch: str | None
 ) -> Outcome:
-    """Networks x batches x ranks without a data set: images/s, seconds an epoch, efficiency."""
-    timing = Timing(passes, rounds, steps)
-    if save is not None or check:
-        return _against_reference(job, save, timing, check=check)
+    """Networks x batches x ranks without a data set: images/s, seconds an epoch, efficiency.
+
+    Args:
+        job: what the command line gives.
+        timing: how often and how long.
+        models: the networks, with commas; None: the config's own.
+        ranks: the rank counts, with commas.
+        batch: images of a rank, with commas; None: the config's own.
+    """
     counts = parse_counts("--ranks", ranks)
     run = job.load(*_PLAIN, ranks=counts[0]).run
     names = models.split(",") if models else [run.name]
@@ -106,10 +102,11 @@ def _load(job: BenchJob, case: Case, ranks: int | None) -> Loaded:
     )
 
 
-def _against_reference(
-    job: BenchJob, save: Path | None, timing: Timing, *, check: bool
+def measure_reference(
+    job: BenchJob, timing: Timing, save: Path | None, *, check: bool
 ) -> Outcome:
-    """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
+    """The config on its own nodes and ranks, as a run has it: its median rate is kept in the
+    machine's file `save`, or judged by the rate that is there (`check`)."""
     if save is not None:
         # before minutes of measuring; a path, never a name
         load_system(str(save.resolve()))

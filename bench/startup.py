@@ -49,11 +49,9 @@ def measure(job: BenchJob, *, ranks: str, rounds: int) -> Outcome:
     load_ready(job, ranks=counts[0])
     seconds: dict[str, Samples] = {}
     cases = list(product(counts, DELAYS_S, STARTUPS))
-    for on_ranks, delay_s, name in in_turn(
-        cases, rounds, job.track("starting up", ticks=True)
-    ):
+    for on_ranks, delay_s, name in in_turn(job, "starting up", cases, rounds):
         loaded = job.load(*STARTUPS[name], ranks=on_ranks)
-        init_s = measure_on_ranks(loaded, job.launcher, time_start_up, delay_s)
+        init_s = measure_on_ranks(job, loaded, time_start_up, delay_s)
         label = f"{ranks_text(on_ranks)}, connecting +{delay_s:g} s"
         by_name = seconds.setdefault(label, {name: [] for name in STARTUPS})
         by_name[name].append(init_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,22 +71,6 @@ def open_job(
     return BenchJob(track, pick_launcher(launcher), load)
 
 
-def report(
-    outcome: Outcome, job: BenchJob, plot: Path | None, *, as_json: bool
-) -> None:
-    """Print what was measured; exit 1 where a reference was missed.
-
-    Args:
-        outcome: what was measured.
-        job: the job that it was measured on.
-        plot: the file to draw to; None: nothing is drawn.
-        as_json: print JSON, and all else beside it.
-    """
-    outcome = replace(outcome, launcher=job.launcher)
-    print_outcome(outcome, job.begun_s, as_json, plot)
-    exit_bad_if(not outcome.passes)
-
-
 # --- the commands ---------------------------------------------------------------------------------
 
 
@@ -115,7 +98,7 @@ def loop(
     from ..bench.loop import measure
 
     job = open_job(config, overrides, launcher, system, ranks)
-    report(measure(job, rounds=rounds, steps=steps), job, plot, as_json=as_json)
+    report(measure(job, rounds=rounds, steps=steps), job, plot, as_json)
 
 
 @bench_app.command()
@@ -147,7 +130,7 @@ def overlap(
         measure(job, groupings=groupings, rounds=rounds, steps=steps),
         job,
         plot,
-        as_json=as_json,
+        as_json,
     )
 
 
@@ -173,12 +156,7 @@ def horovod_baseline(
     from ..bench.horovod_baseline import measure
 
     job = open_job(config, overrides, launcher, system, ranks)
-    report(
-        measure(job, rounds=rounds, steps=steps, passes=passes),
-        job,
-        plot,
-        as_json=as_json,
-    )
+    report(measure(job, rounds=rounds, steps=steps, passes=passes), job, plot, as_json)
 
 
 @bench_app.command()
@@ -220,7 +198,7 @@ def allreduce(
         ),
         job,
         plot,
-        as_json=as_json,
+        as_json,
     )
 
 
@@ -244,7 +222,7 @@ def startup(
     from ..bench.startup import measure
 
     job = open_job(config, overrides, launcher, system)
-    report(measure(job, ranks=ranks, rounds=rounds), job, plot, as_json=as_json)
+    report(measure(job, ranks=ranks, rounds=rounds), job, plot, as_json)
 
 
 @bench_app.command()
@@ -292,25 +270,16 @@ def scaling(
 
     Example: `rn50 bench scaling quick --system mine.yaml --check`
     """
-    from ..bench.scaling import measure
+    from ..bench.curves import Timing
+    from ..bench.scaling import measure, measure_reference
 
     job = open_job(config, overrides, launcher, system)
-    report(
-        measure(
-            job,
-            models=models,
-            ranks=ranks,
-            batch=batch,
-            passes=passes,
-            rounds=rounds,
-            steps=steps,
-            save=save,
-            check=check,
-        ),
-        job,
-        plot,
-        as_json=as_json,
-    )
+    timing = Timing(passes, rounds, steps)
+    if save is not None or check:
+        outcome = measure_reference(job, timing, save, check=check)
+    else:
+        outcome = measure(job, timing, models=models, ranks=ranks, batch=batch)
+    report(outcome, job, plot, as_json)
 
 
 @bench_app.command()
@@ -334,45 +303,44 @@ def optimizer(
     from ..bench.optimizer import measure
 
     job = open_job(config, overrides, launcher, system)
-    report(measure(job, rounds=rounds), job, plot, as_json=as_json)
+    report(measure(job, rounds=rounds), job, plot, as_json)
 
 
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def print_outcome(
-    outcome: Outcome, begun_s: float, as_json: bool, plot: Path | None
-) -> None:
-    """Print the table or the figures, draw the plot, and print the last line.
+def report(outcome: Outcome, job: BenchJob, plot: Path | None, as_json: bool) -> None:
+    """Print the table or the figures, draw the plot, print the last line; exit 1 where a reference
+    was missed.
 
     Args:
         outcome: what was measured.
-        begun_s: when measuring began, by the monotonic clock.
-        as_json: print JSON, and all else beside it.
+        job: the job that it was measured on.
         plot: the file to draw to; None: nothing is drawn.
+        as_json: print JSON, and all else beside it.
     """
     if as_json:
-        print_json(outcome.to_json())
+        print_json(outcome.to_json(job.launcher))
+    elif outcome.table:
+        print_table(tuple(outcome.columns), outcome.table)
+        for line in outcome.notes:
+            print(line)
     else:
-        if outcome.table:
-            print_table(tuple(outcome.columns), outcome.table)
-            for line in outcome.notes:
-                print(line)
-        else:
-            print_figures(outcome.ratios, outcome.figures)
-    # some benchmarks have a chart of their own
-    if plot is not None and outcome.draw:
-        outcome.draw(plot)
-    elif plot is not None:
+        print_figures(outcome.ratios, outcome.figures)
+    ending = f"measured in {clock_time(time.monotonic() - job.begun_s)}"
+    if plot is not None:
         from ..report.charts import draw_measurements, save
 
-        save(draw_measurements(outcome.measurements, outcome.ratios), plot)
-    ending = f"measured in {clock_time(time.monotonic() - begun_s)}"
-    if plot is not None:
+        # some benchmarks have a chart of their own
+        if outcome.draw:
+            outcome.draw(plot)
+        else:
+            save(draw_measurements(outcome.measurements, outcome.ratios), plot)
         ending += f"; plot: {plot}"
     # beside the JSON, which a program reads from the standard output
     with aside(as_json):
         print(ending, flush=True)
+    exit_bad_if(not outcome.passes)
 
 
 def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None:

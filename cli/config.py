@@ -157,9 +157,8 @@ def config_list(
     if systems:
         what = "machine"
         paths = [PRESETS / f"system/{name}.yaml" for name in list_systems()]
-    rows = []
-    for path in paths:
-        # the first line of a preset or machine file says what it describes
-        first = path.read_text().splitlines()[0]
-        rows.append((path.stem, first.lstrip("# ")))
+    # the first line of a preset or machine file says what it describes
+    rows = [
+        (path.stem, path.read_text().partition("\n")[0].lstrip("# ")) for path in paths
+    ]
     print_table((what, "what"), rows, free=(1,))

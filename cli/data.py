@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -277,7 +276,7 @@ def data_bench(
     from ..bench.input import SIZES_PX, bench_input, trained_machine, with_roofline
     from ..launch.launchers import pick_launcher
     from ..launch.run import load_for_launch
-    from .bench import print_outcome
+    from .bench import report
 
     name, more = split_config(config, overrides)
     # one rank is measured: a recipe's later batches and idle ranks would be refused
@@ -287,9 +286,8 @@ def data_bench(
     # before minutes of measuring
     described = trained_machine(system) if system else None
     sizes = SIZES_PX if system else ()
-    begun_s = time.monotonic()
     job = BenchJob(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
     outcome = bench_input(job, passes=passes, images=images, sizes_px=sizes)
     if described is not None:
         outcome = with_roofline(outcome, *described)
-    print_outcome(outcome, begun_s, as_json, plot)
+    report(outcome, job, plot, as_json)

@@ -205,17 +205,12 @@ def _meant(line: str) -> str:
 def _refused(error: OSError) -> str:
     """What the system refused, and to whom."""
     line = str(error.strerror or error)
-    where = error.filename or _gone_folder()
-    return f"{where}: {line}" if where else line
-
-
-def _gone_folder() -> str:
-    """The error of a working folder that was removed names no file."""
+    where = error.filename
     try:
         Path.cwd()
-    except OSError:
-        return "the working folder"
-    return ""
+    except OSError:  # it was removed: its error names no file
+        where = where or "the working folder"
+    return f"{where}: {line}" if where else line
 
 
 def _say(line: str) -> None:

@@ -89,24 +89,39 @@ def launch(
     """
     if ranks is not None and nodes is not None:
         raise UserError("--ranks is for one machine: omit --nodes")
-    overrides = on_nodes(overrides, nodes)
+    name, texts = split_config(config or "quick", on_nodes(overrides, nodes))
+    settings = with_ranks(on_machine(texts, system), ranks)
     # a dry run of several is that of one, as all are alike
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
             raise UserError("--runs and --job exclude --resume and --json")
         from ..launch.job import Request
 
-        name, texts = split_config(config or "quick", overrides)
-        texts = with_ranks(on_machine(texts, system), ranks)
-        request = Request(name, tuple(texts), runs, launcher, requeue)
+        request = Request(name, tuple(settings), runs, launcher, requeue)
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
         raise UserError("--requeue needs --job")
-    loaded, options = _load(config, overrides, ranks, system, resume)
-    options = options._replace(launcher=launcher)
+    from ..config.recorded import load_named
+    from ..launch.launch_plan import Options
+    from ..launch.resume import load_resumed
+    from ..report.reproduction import find_recorded
+
+    if resume is None:
+        loaded = load_named(name, settings)
+        options = Options(launcher, recorded=find_recorded(name))
+    elif system is None:
+        folder, loaded = load_resumed(resume, named_config(config), texts, ranks)
+        options = Options(launcher, resume=folder)
+    else:
+        raise UserError("--system is for a new run; with --resume give system=NAME")
     if dry_run:
         _say_what_would_run(loaded, options, as_json=as_json)
-        return
+    else:
+        _run(loaded, options, as_json=as_json)
+
+
+def _run(loaded: Loaded, options: Options, *, as_json: bool) -> None:
+    """One run; exit 1 where it is not a good one."""
     from ..launch.run import launch as run_launch
     from ..logging.records import to_dict
     from ..logging.run_folder import RunFolder
@@ -147,28 +162,6 @@ def _run_job(request: Request, folder: Path | None) -> int:
     if request.requeue and outcome.requeue:
         return put_back(request.requeue)
     return outcome.exit_code
-
-
-def _load(
-    config: str | None,
-    overrides: list[str] | None,
-    ranks: int | None,
-    system: str | None,
-    resume: str | None,
-) -> tuple[Loaded, Options]:
-    from ..config.recorded import load_named
-    from ..launch.launch_plan import Options
-    from ..launch.resume import load_resumed
-    from ..report.reproduction import find_recorded
-
-    name, texts = split_config(config or "quick", overrides)
-    if resume is None:
-        loaded = load_named(name, with_ranks(on_machine(texts, system), ranks))
-        return loaded, Options(recorded=find_recorded(name))
-    if system is not None:
-        raise UserError("--system is for a new run; with --resume give system=NAME")
-    folder, loaded = load_resumed(resume, named_config(config), texts, ranks)
-    return loaded, Options(resume=folder)
 
 
 def _say_what_would_run(loaded: Loaded, options: Options, *, as_json: bool) -> None:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ..compliance.check_log import Check
     from ..compliance.score import Score
     from ..report.compare import Comparison
-    from ..report.run_records import LogFigures, Subject
+    from ..report.run_records import Subject
+    from ..report.run_summary import RunSummary
 
 log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
 
@@ -64,13 +65,13 @@ def log_show(
     subjects = read_all(paths)
     contents: list[JsonObject] = []
     for subject in subjects:
-        for log in subject.logs:
-            content = shown(log, subject)
-            check = check_log(log.path, official=False)
+        for run in subject.runs:
+            content = shown(run, subject)
+            check = check_log(run.path, official=False)
             if not as_json:
                 if contents:
                     print()
-                _print_summary(content, check, log.figures.run_s)
+                _print_summary(content, check, run.run_s)
             contents.append(content | {"verdict": check.verdict})
     for subject in subjects:
         _say_notes(subject.notes)
@@ -85,15 +86,11 @@ def _say_notes(notes: Sequence[str]) -> None:
 
 def _print_content(content: list[JsonObject], **options: Any) -> None:
     """What `--json` prints of several things; one stands alone."""
-    if len(content) == 1:
-        print_json(content[0], **options)
-    else:
-        print_json(content, **options)
+    print_json(content[0] if len(content) == 1 else content, **options)
 
 
-def shown(log: LogFigures, subject: Subject) -> JsonObject:
+def shown(run: RunSummary, subject: Subject) -> JsonObject:
     """What `rn50 log show --json` says of a log; None where the log does not say it."""
-    run = log.figures
     config = subject.config
     batch = run.parameters.get("global_batch_size")
     benchmark = run.submission.get("benchmark", BENCHMARK)
@@ -141,8 +138,6 @@ def _print_summary(summary: JsonObject, check: Check, run_s: float | None) -> No
         ("log check", f"{check.verdict}: {check.cause}"),
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         (clock, with_unit(clock_s, "s", 3)),
-    ]
-    rows += [
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
         ("global batch", str(summary["global_batch_size"] or "-")),
     ]
@@ -191,10 +186,37 @@ def log_check(
 
     Example: `rn50 log check results/quick/20261121T080000Z/result_0.txt`
     """
-    from .log_check import run_check
+    from ..compliance.round import judge_all
+    from ..logging.places import log_folders
+    from .log_check import check_lines, exit_code
 
-    code = run_check(paths, ruleset, strict=strict, official=official, as_json=as_json)
-    raise typer.Exit(code)
+    folders = [folder for path in paths for folder in log_folders(path)]
+    advance: Progress = track("checking") if len(folders) > 1 else silent
+    codes = []
+    content = []
+    # one by one, so that the first verdict is printed before the last log is read
+    judged = judge_all(
+        folders,
+        ruleset,
+        official=official,
+        advance=advance,
+        top=paths[0] if len(paths) == 1 else None,
+    )
+    for number, checks in enumerate(judged):
+        codes.append(exit_code(checks[-1].verdict, strict=strict))
+        if as_json:
+            content += [check.to_dict() for check in checks]
+            continue
+        if number:
+            print()
+        # A folder's verdict comes first: it is what was asked for.
+        ordered = (checks[-1], *checks[:-1])
+        print("\n\n".join("\n".join(check_lines(check)) for check in ordered))
+    if as_json:
+        is_log = len(paths) == 1 and not paths[0].is_dir()
+        printed = content[0] if is_log else content
+        print_json(printed, allow_nan=False)
+    raise typer.Exit(max(codes))
 
 
 @log_app.command("score")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +32,6 @@ from .usage import Group
 
 if TYPE_CHECKING:
     from ..predict.calibrate import Calibration
-    from ..predict.hardware import Machine as Described
     from ..predict.predictor import PredictedJob, Prediction
 
 
@@ -101,8 +100,8 @@ class Request:
     system: str | None
     gpus: int | None
     batch: int | None
-    choices: JsonObject = field(default_factory=dict)
-    """Fields of `PredictedJob` that replace the config's; None: they do not."""
+    choices: JsonObject
+    """What replaces the config's or the machine's: epochs, algorithm, groups, precision."""
 
     def job(self) -> PredictedJob:
         """The job. Raises UserError: neither config nor machine, or what makes no run."""
@@ -131,7 +130,7 @@ class Request:
             raise UserError("--best finds the batch: omit --batch-per-gpu")
         if self.system is not None and not self.arguments and self.gpus is None:
             raise UserError("--best --system needs --gpus or --nodes")
-        return best_of_each_batch(self._one_batch, self._given())
+        return best_of_each_batch(self._one_batch, self.choices)
 
     def _one_batch(self, batch: int) -> PredictedJob:
         """The job with `batch` images a GPU for the whole run, and, unless they are given, the
@@ -139,10 +138,7 @@ class Request:
         # a recipe's later batches would not be the one that is tried
         arguments = self.arguments and [*self.arguments, "batch.changes=[]"]
         job = replace(self, arguments=arguments, batch=batch).job()
-        return replace(job, epochs=self.choices["epochs"])
-
-    def _given(self) -> JsonObject:
-        return {key: value for key, value in self.choices.items() if value is not None}
+        return replace(job, epochs=self.choices.get("epochs"))
 
     def _of_system(self, name: str) -> PredictedJob:
         """A batch on a machine, in a precision that it has."""
@@ -156,7 +152,7 @@ class Request:
         # a user's file may bear the name of a machine of ours
         if is_file(Path(name)):
             name = f"{system.name} ({Path(name).name})"
-        choices = self._given()
+        choices = dict(self.choices)
         if system.performance:
             # the first one, fp16 where it is known; some machines have been measured in fp32 alone
             for precision in known_precisions(system.performance)[:1]:
@@ -188,22 +184,6 @@ class Request:
             run = on_system(run, choices["system"], self.gpus)
         refuse(refusals(run))
         return job_of_config(run, mpi=family_here(), **choices)
-
-
-def _sized(
-    arguments: list[str] | None, system: str | None, gpus: int | None, nodes: int | None
-) -> tuple[list[str] | None, int | None]:
-    """Arguments and `--gpus` with `--nodes` applied: of the config, or of whole nodes of a machine.
-    Raises UserError: both sizes are given."""
-    from ..config.load import load_system
-
-    if nodes is None:
-        return arguments, gpus
-    if gpus is not None:
-        raise UserError("--nodes and --gpus exclude each other")
-    if system is not None and not arguments:
-        return arguments, nodes * load_system(system).ranks_per_node
-    return [*(arguments or []), f"system.nodes={nodes}"], None
 
 
 @predict_app.command("run")
@@ -241,6 +221,7 @@ def predict(
 
     Example: `rn50 predict --system abci --gpus 2048 --batch-per-gpu 42 --epochs 90 --plot abci.svg`
     """
+    from ..config.load import load_system
     from ..predict.predictor import predict as run_predict
 
     choices = {
@@ -249,8 +230,16 @@ def predict(
         "groups": groups,
         "precision": precision,
     }
-    arguments, gpus = _sized(arguments, system, gpus, nodes)
-    request = Request(arguments, system, gpus, batch_per_gpu, choices)
+    chosen = {name: choice for name, choice in choices.items() if choice is not None}
+    if nodes is not None:
+        if gpus is not None:
+            raise UserError("--nodes and --gpus exclude each other")
+        # of a machine alone; else of the config
+        if system is not None and not arguments:
+            gpus = nodes * load_system(system).ranks_per_node
+        else:
+            arguments = [*(arguments or []), f"system.nodes={nodes}"]
+    request = Request(arguments, system, gpus, batch_per_gpu, chosen)
     if best:
         _predict_best(request, plot, as_json=as_json)
         return
@@ -289,7 +278,7 @@ def settings_of(answer: Prediction, *, of_config: bool) -> list[str]:
     """What makes the same prediction beside the words of the search, without `--best`. A config's
     keys are for `rn50 launch` as well."""
     plan = answer.job.plan
-    batch = answer.phases[0].batch
+    batch = answer.job.batch
     settings = [f"--batch-per-gpu={batch}"]
     settings += [f"--groups={plan.groups}", f"--algorithm={plan.algorithm}"]
     if of_config:
@@ -302,7 +291,7 @@ def _print_prediction(answer: Prediction) -> None:
     from ..report.prediction import share_rows, summary_rows
 
     job = answer.job
-    head = f"{job.name}: {job.gpus} x {answer.phases[0].batch}"
+    head = f"{job.name}: {job.gpus} x {answer.job.batch}"
     print_table((head, "", "90 % interval", ""), summary_rows(answer))
     step_ms = {name: value * 1e3 for name, value in answer.step.parts.items()}
     for title, parts, unit in (
@@ -311,16 +300,15 @@ def _print_prediction(answer: Prediction) -> None:
     ):
         print()
         print_table((title, "time", "share"), share_rows(parts, unit))
-    print(f"\n{_known_from(answer.machine)}")
-
-
-def _known_from(machine: Described) -> str:
-    """What the constants come from."""
+    # what the constants come from
+    machine = answer.machine
     sources = list(map(_step_in_words, machine.points))
     if machine.has_sheet:
         sources.insert(0, "the data sheet")
     line = f"calibrated on {'; '.join(sources)}"
-    return line if machine.measured else f"{line}: it was not measured"
+    if not machine.measured:
+        line += ": it was not measured"
+    print(f"\n{line}")
 
 
 def _step_in_words(step: Any) -> str:

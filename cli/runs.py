@@ -23,7 +23,6 @@ _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
 """The time between two questions to a scheduler, which has many who ask."""
-Cell = Callable[[RunRow], str]
 Look = Callable[[Path, str | None, str | None], tuple[str, str]]
 """launch/submit.py's look_at at a job: its folder, scheduler and id give its status and why."""
 
@@ -37,20 +36,6 @@ def _time(row: RunRow) -> str:
     if row.time_to_train_s is None and row.elapsed_s is not None:
         return f"({row.elapsed_s:.1f})"
     return _figure(row.time_to_train_s, ".1f")
-
-
-_COLUMNS: dict[str, Cell] = {
-    "status": lambda row: row.status,
-    "progress": lambda row: _progress(row),
-    "time (s)": _time,
-    "top-1": lambda row: _figure(row.eval_accuracy, ".4f"),
-    "verdict": lambda row: row.verdict or "",
-    "resume": lambda row: "yes" if row.resumable else "",
-    "target": lambda row: _figure(row.target, "g"),
-    "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
-    "ranks": lambda row: _figure(row.ranks, "d"),
-}
-"""The columns in the order in which a narrow terminal shows them, block below block."""
 
 
 def _progress(row: RunRow) -> str:
@@ -68,6 +53,20 @@ def _progress(row: RunRow) -> str:
     if progress.left_s is not None:
         line += f", {clock_time(progress.left_s)} left"
     return line
+
+
+_COLUMNS: dict[str, Callable[[RunRow], str]] = {
+    "status": lambda row: row.status,
+    "progress": _progress,
+    "time (s)": _time,
+    "top-1": lambda row: _figure(row.eval_accuracy, ".4f"),
+    "verdict": lambda row: row.verdict or "",
+    "resume": lambda row: "yes" if row.resumable else "",
+    "target": lambda row: _figure(row.target, "g"),
+    "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
+    "ranks": lambda row: _figure(row.ranks, "d"),
+}
+"""The columns in the order in which a narrow terminal shows them, block below block."""
 
 
 def runs(
@@ -131,7 +130,7 @@ def runs(
     if watch:
         _watch(look, below, state_of.cache_clear)
     elif as_json:
-        print_json([row.to_dict() for row in look()])
+        print_json([row.to_dict() for row in look()], default=str)
     elif rows := look():
         print_table(*_table(rows, below))
     else:
@@ -150,27 +149,24 @@ def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:
             listed_jobs.add(job)
             status, reason = look_at(job, row.scheduler, row.job)
             if status in OPEN or not row.status:
-                with_jobs.append(_row_of_job(job, row, status, reason))
+                # what the row of its newest run says of all
+                row_of_job = RunRow(
+                    folder=job,
+                    status=status,
+                    name=row.name,
+                    started=row.started,
+                    target=row.target,
+                    ranks=row.ranks,
+                    reason=reason,
+                    scheduler=row.scheduler,
+                    job=row.job,
+                    job_folder=job,
+                )
+                with_jobs.append(row_of_job)
                 is_covered = row.folder == job
         if not is_covered:
             with_jobs.append(row)
     return with_jobs
-
-
-def _row_of_job(job: Path, run: RunRow, status: str, reason: str) -> RunRow:
-    """The row of a job, with what that of its newest run says of all."""
-    return RunRow(
-        folder=job,
-        status=status,
-        name=run.name,
-        started=run.started,
-        target=run.target,
-        ranks=run.ranks,
-        reason=reason,
-        scheduler=run.scheduler,
-        job=run.job,
-        job_folder=job,
-    )
 
 
 def _below(folder: Path, top: Path) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ..config.choices import SCHEDULERS
 from ..host.errors import UserError
+from ..host.reading import JsonObject
 from ..launch.ending import Ending, StoppedBySignal, asked_by, job_ended
 from .console import (
     ConfigToResume,
@@ -29,8 +30,7 @@ from .console import (
 )
 
 if TYPE_CHECKING:
-    from ..config.load import Loaded
-    from ..launch.submit import Last, SubmissionPlan
+    from ..launch.submit import SubmissionPlan
 
 SchedulerName = Annotated[
     str | None, option("Default: the system's.", "--scheduler", **choices(SCHEDULERS))
@@ -78,9 +78,18 @@ def submit(
 
     Example: `rn50 submit --resume latest --wait`
     """
+    from ..config.recorded import JOB, load_named
     from ..launch import submit as jobs
 
-    loaded, last, texts = _wanted(config, on_nodes(overrides, nodes), system, resume)
+    preset, texts = split_config(config or "quick", on_nodes(overrides, nodes))
+    last = jobs.Last()
+    if resume is None:
+        loaded = load_named(preset, on_machine(texts, system), JOB)
+        texts = []  # the job's own config.yaml has them
+    elif system is None:
+        loaded, last = jobs.find_interrupted(resume, named_config(config), texts)
+    else:
+        raise UserError("--system is for a new job; with --resume give system=NAME")
     name = scheduler or last.scheduler or loaded.run.system.scheduler
     runs = runs or last.runs
     if name != "local":
@@ -96,19 +105,17 @@ def submit(
         return
     plan, job = jobs.submit(loaded, name, runs, last.folder, texts)
     cancel = plan.scheduler.cancel(job)
-    content: dict[str, Any] = {
+    content: JsonObject = {
         "job": job,
         "scheduler": name,
         "folder": str(plan.folder),
         "cancel": cancel,
     }
-    code = None
     try:
         with aside(as_json):
             say(f"{name} job {job} in {plan.folder} (to stop it: {cancel})")
             if wait:
-                code = _wait(plan, name, job)
-                content["exit_code"] = code
+                content["exit_code"] = _wait(plan, name, job)
     except KeyboardInterrupt as stop:
         log = shlex.quote(str(plan.files.log))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
@@ -118,27 +125,7 @@ def submit(
         # also where the wait was broken off: the job is in the queue
         if as_json:
             print_json(content)
-    exit_bad_if(code)
-
-
-def _wanted(
-    config: str | None,
-    overrides: list[str] | None,
-    system: str | None,
-    resume: str | None,
-) -> tuple[Loaded, Last, list[str]]:
-    """The config, the submission that this one resumes, and the overrides which the job's own
-    config.yaml does not have."""
-    from ..config.recorded import JOB, load_named
-    from ..launch.submit import Last, find_interrupted
-
-    preset, texts = split_config(config or "quick", overrides)
-    if resume is None:
-        return load_named(preset, on_machine(texts, system), JOB), Last(), []
-    if system is not None:
-        raise UserError("--system is for a new job; with --resume give system=NAME")
-    loaded, last = find_interrupted(resume, named_config(config), texts)
-    return loaded, last, texts
+    exit_bad_if(content.get("exit_code"))
 
 
 def _print_plan(plan: SubmissionPlan, *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..host.errors import UserError
 from .choices import ALGORITHMS
 
 IN_SWITCHES = "in_switches"
@@ -28,19 +29,20 @@ GRIDS = ("torus_2d", "hierarchical")
 
 
 def parse_algorithm(
-    algorithm: str, ranks: int | None = None
+    algorithm: str, ranks: int | None = None, key: str = "comm.algorithm"
 ) -> tuple[str, tuple[int, int] | None]:
-    """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
-    unknown algorithm, or a grid that does not hold `ranks`."""
+    """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises UserError,
+    which names `key`: unknown algorithm, or a grid that does not hold `ranks`."""
     name, bracket, rest = algorithm.partition("(")
     if name not in ALGORITHMS or (bracket and name not in GRIDS):
-        raise ValueError(f"one of {', '.join(ALGORITHMS)} expected, found {algorithm}")
+        names = ", ".join(ALGORITHMS)
+        raise UserError(f"{key}: one of {names} expected, found {algorithm}")
     if not bracket:
         return name, None
     sides = rest.removesuffix(")").split("x")
     if len(sides) != 2 or not all(map(str.isdecimal, sides)):
-        raise ValueError(f"{name}(ROWSxCOLUMNS) expected, found {algorithm}")
+        raise UserError(f"{key}: {name}(ROWSxCOLUMNS) expected, found {algorithm}")
     rows, columns = map(int, sides)
     if ranks not in (None, rows * columns):
-        raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
+        raise UserError(f"{key}: {algorithm}: a grid of {ranks} ranks expected")
     return name, (rows, columns)

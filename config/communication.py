@@ -88,11 +88,6 @@ class Communication:
         return tuple(flat) or every_mpi
 
     @property
-    def is_what_if(self) -> bool:
-        """Whether the command line asked for another plan than the config's."""
-        return "what-if" in (self.algorithm_by, self.groups_by)
-
-    @property
     def note(self) -> str:
         """Who chose the algorithm, and whether it runs."""
         if self.algorithm_by == "machine":
@@ -115,7 +110,8 @@ class Communication:
             "algorithm_by": self.algorithm_by,
             "groups": self.groups,
             "groups_by": self.groups_by,
-            "what_if": self.is_what_if,
+            # the command line asked for another plan than the config's
+            "what_if": "what-if" in (self.algorithm_by, self.groups_by),
             "launch_refuses": self.refusal or None,
         }
 
@@ -259,12 +255,7 @@ def with_grid(algorithm: str, system: System, ranks: int) -> str:
         UserError: unknown algorithm, a grid that is not to be had, or one of too few ranks, where
             Horovod would take another allreduce.
     """
-    if algorithm == "auto":
-        return algorithm
-    try:
-        name, chosen = parse_algorithm(algorithm, ranks)
-    except ValueError as error:
-        raise UserError(f"comm.algorithm: {error}") from None
+    name, chosen = parse_algorithm(algorithm, ranks)
     if name not in GRIDS:
         return algorithm
     any_grid = system.device == "cpu"
@@ -318,10 +309,7 @@ def own_grid(
     Raises:
         UserError: there is no such algorithm or grid.
     """
-    try:
-        name, sides = parse_algorithm(algorithm, ranks)
-    except ValueError as error:
-        raise UserError(f"--algorithm: {error}") from None
+    name, sides = parse_algorithm(algorithm, ranks, "--algorithm")
     if name not in GRIDS:
         return algorithm
     if sides is None:

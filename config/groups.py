@@ -67,11 +67,6 @@ def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
     return _bounds_by_share(sizes, range(groups, 1, -1))
 
 
-def _halving_bounds(sizes: Sequence[int], groups: int) -> list[int]:
-    """Each group takes half of what is left: small at the end, whose sum nothing hides."""
-    return _bounds_by_share(sizes, [2] * (groups - 1))
-
-
 def _bounds_by_share(sizes: Sequence[int], shares: Iterable[int]) -> list[int]:
     """Each group but the last takes one of so many parts of what is left."""
     bounds = []
@@ -92,7 +87,8 @@ GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {
     "cubic": lambda sizes, numbers: _cubic_bounds(sizes, numbers[0]),
     "equal_count": lambda sizes, numbers: _equal_bounds([1] * len(sizes), numbers[0]),
     "equal_bytes": lambda sizes, numbers: _equal_bounds(sizes, numbers[0]),
-    "halving": lambda sizes, numbers: _halving_bounds(sizes, numbers[0]),
+    # half of what is left to each: small at the end, whose sum nothing hides
+    "halving": lambda sizes, numbers: _bounds_by_share(sizes, [2] * (numbers[0] - 1)),
     "explicit": lambda sizes, numbers: _explicit_bounds(len(sizes), numbers),
 }
 """The rules of `comm.groups`: from sizes and the numbers in a rule's brackets to the first tensor

@@ -25,16 +25,8 @@ _BEFORE: dict[str, tuple[str, Any]] = {
 
 
 def put_layer(leaves: Leaves, layer: Layer) -> None:
-    """Set the leaves of a layer over those that are there. Raises UserError: it leaves points that
-    were measured on another machine."""
-    _refuse_points_of_another(leaves, layer)
-    for key, leaf in layer.leaves:
-        put(leaves, key, leaf)
-
-
-def _refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
-    """Raise UserError where `layer`, which is put next, gives the machine another data sheet or
-    network, and leaves the points that were measured on the one before."""
+    """Set the leaves of a layer over those that are there. Raises UserError: it gives the machine
+    another data sheet or network, and leaves the points that were measured on the one before."""
     measured = [
         precision
         for precision in _PRECISIONS
@@ -56,6 +48,8 @@ def _refuse_points_of_another(leaves: Leaves, layer: Layer) -> None:
                 f"points of the base were measured on another {part}; remove them by "
                 f"`{cure}`, or give points of this one"
             )
+    for key, setting in layer.leaves:
+        put(leaves, key, setting)
 
 
 def _keeps_points(leaves: Leaves, layer: Layer, section: str) -> bool:

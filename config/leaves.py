@@ -4,7 +4,7 @@ or the command line sets."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ..host.reading import JsonObject
@@ -39,7 +39,7 @@ class Layer(NamedTuple):
     """Leaves in the order in which they were written. `is_machine`: of a machine's file, which
     takes the place of the machine in the layers below."""
 
-    leaves: tuple[tuple[str, Leaf], ...]
+    leaves: Collection[tuple[str, Leaf]]
     is_machine: bool = False
 
     def last(self, key: str) -> Leaf | None:

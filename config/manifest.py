@@ -116,11 +116,11 @@ class Manifest(Section):
     @property
     def files(self) -> dict[str, File]:
         """Every file of the set by its name."""
-        files = {}
-        for split in SPLITS:
-            for suffix, file in self.splits[split].files.items():
-                files[f"{split}.{suffix}"] = file
-        return files
+        return {
+            f"{split}.{suffix}": file
+            for split in SPLITS
+            for suffix, file in self.splits[split].files.items()
+        }
 
     @property
     def digest(self) -> str:

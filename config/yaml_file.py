@@ -94,7 +94,7 @@ def read_layers(
         for entry in entries
         if entry not in bases
     ]
-    return [*layers, Layer(tuple(settings))]
+    return [*layers, Layer(settings)]
 
 
 def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
@@ -102,7 +102,7 @@ def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
     leaves: Leaves = {}
     for layer in read_layers(path, chain, machine=True):
         put_layer(leaves, layer)
-    return Layer(tuple(leaves.items()), is_machine=True)
+    return Layer(leaves.items(), is_machine=True)
 
 
 def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
@@ -117,7 +117,7 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
                 machine = [machine_layer(find_system(entry.value))]
             else:
                 settings.append(entry.setting(Origin(COMMAND_LINE)))
-    return [*machine, Layer(tuple(settings))]
+    return [*machine, Layer(settings)]
 
 
 def short(path: Path) -> str:

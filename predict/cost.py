@@ -129,9 +129,8 @@ def in_switches(topology: Topology, n_bytes: float) -> float:
 def _recursive_doubling(topology: Topology, n_bytes: float) -> float:
     """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005)."""
     doublings = topology.ranks.bit_length() - 1  # the floor of log2
-    time_s = 0.0
-    for k in range(doublings):
-        time_s += topology.exchange(1 << k).reduced_s(n_bytes)
+    links = (topology.exchange(1 << k) for k in range(doublings))
+    time_s = sum(link.reduced_s(n_bytes) for link in links)
     return time_s + _fold_s(topology, n_bytes)
 
 

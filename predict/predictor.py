@@ -105,13 +105,7 @@ class PredictedJob:
 
     def step(self, machine: Machine, batch: int) -> Step:
         """One step with `batch` images each; ranks that idle take part in the sum."""
-        return step_time(
-            machine,
-            self.gpus,
-            batch,
-            groups=self.plan.groups,
-            algorithms=self.plan.priced,
-        )
+        return step_time(machine, self.gpus, batch, self.plan)
 
     def at_size(self, gpus: int, batch: int) -> PredictedJob:
         """The same way of training on another number of accelerators."""
@@ -133,9 +127,8 @@ class Prediction:
     phases: tuple[Phase, ...]
     run: TrainTime
     epochs: float
-    epochs_needed: float
+    needed: Epochs
     """What published runs needed, before the next evaluation."""
-    epochs_interval: tuple[float, float]
     evaluations: int
     step_interval_s: tuple[float, float]
     time_interval_s: tuple[float, float]
@@ -184,11 +177,6 @@ class Prediction:
         run_s = self.machine.performance.init_s + self.run.total_s
         return self.job.gpus * run_s / 3600
 
-    @property
-    def measured(self) -> bool:
-        """Is the time of such software on such a machine known from measurements?"""
-        return bool(self.machine.measured)
-
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
         lines = []
@@ -221,8 +209,8 @@ class Prediction:
                 round(value * 1e3, 4) for value in self.step_interval_s
             ],
             "epochs": self.epochs,
-            "epochs_needed": round(self.epochs_needed, 2),
-            "epochs_interval": [round(value, 1) for value in self.epochs_interval],
+            "epochs_needed": round(self.needed.expected, 2),
+            "epochs_interval": [round(value, 1) for value in self.needed[1:]],
             "evaluations": self.evaluations,
             "steps_per_epoch": self.phases[0].steps_per_epoch,
             "global_batch_size": self.job.global_batch_size,
@@ -249,7 +237,8 @@ class Prediction:
                 for point in self.machine.points
             ],
             "data_sheet": self.machine.has_sheet,
-            "measured": self.measured,
+            # whether the time of such software on it is known from measurements
+            "measured": bool(self.machine.measured),
             "warnings": self.warnings(),
         }
 
@@ -339,40 +328,29 @@ def job_of_config(
         steps: float = plan.train_samples / segment.global_batch_size
         if run.data.last_batch == "pad":
             steps = math.ceil(steps)
-        constant = Segment(
-            first_epoch=segment.first_epoch,
-            ranks=segment.active_ranks,
-            batch=segment.per_rank,
-            steps_per_epoch=steps,
-        )
-        segments.append(constant)
-    settings: dict[str, Any] = {
-        "system": run.system,
-        "precision": precision_of(run, run.system),
-        "ruleset": run.ruleset,
-        "period": run.eval.period,
-        "offset": run.eval.offset,
-        "bn_average": run.eval.bn_stats != "local",
-    }
+        ranks = segment.active_ranks
+        segments.append(Segment(segment.first_epoch, ranks, segment.per_rank, steps))
     # a closed run of one batch stops when it converges, which published runs tell
-    if (
-        run.division == "open"
-        or len(segments) > 1
-        or run.eval.target != TARGET_ACCURACY
-    ):
-        settings["epochs"] = float(plan.eval_epochs[-1])
-    for name, choice in choices.items():
-        if choice is not None:
-            settings[name] = choice
+    converges = (
+        run.division == "closed"
+        and len(segments) == 1
+        and run.eval.target == TARGET_ACCURACY
+    )
     communication = plan_of_any(run, mpi)
     job = PredictedJob(
-        run.system.name,
+        name=run.system.name,
+        system=run.system,
         gpus=plan.ranks,
         segments=tuple(segments),
         plan=what_if(communication, run.system, plan.ranks, algorithm, groups),
-        **settings,
+        epochs=None if converges else float(plan.eval_epochs[-1]),
+        precision=precision_of(run, run.system),
+        ruleset=run.ruleset,
+        period=run.eval.period,
+        offset=run.eval.offset,
+        bn_average=run.eval.bn_stats != "local",
     )
-    return _checked(job)
+    return _checked(replace(job, **choices))
 
 
 def check_network(run: Run, source: str) -> None:
@@ -408,13 +386,8 @@ def precision_of(run: Run, system: System) -> str:
     if run.model.dtype != "float32":
         return "fp16"
     performance = system.performance
-    if (
-        performance is not None
-        and performance.fp32 is None
-        and performance.tf32 is not None
-    ):
-        return "tf32"
-    return "fp32"
+    has_tf32 = performance and performance.tf32 and not performance.fp32
+    return "tf32" if has_tf32 else "fp32"
 
 
 def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
@@ -423,9 +396,11 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
     if machine is None:
         machine = build(job.name, job.system, job.precision)
     step = job.step(machine, job.batch)
-    needed = _epochs_needed(job)
     epochs = job.epochs
-    if epochs is None:
+    if epochs is not None:
+        needed = Epochs(epochs, epochs, epochs)
+    else:
+        needed = epochs_to_target(job.global_batch_size, job.ruleset)
         epochs = float(stop_epoch(needed.expected, job.period, job.offset))
         if epochs > MOST_EPOCHS:
             raise UserError(
@@ -451,18 +426,11 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         phases=phases,
         run=run,
         epochs=epochs,
-        epochs_needed=needed.expected,
-        epochs_interval=(needed.low, needed.high),
+        needed=needed,
         evaluations=evals,
         step_interval_s=(step.total_s / spread, step.total_s * spread),
         time_interval_s=_time_interval_s(run, sigma, needed, run.training_s / epochs),
     )
-
-
-def _epochs_needed(job: PredictedJob) -> Epochs:
-    if job.epochs is not None:
-        return Epochs(job.epochs, job.epochs, job.epochs)
-    return epochs_to_target(job.global_batch_size, job.ruleset)
 
 
 def _time_interval_s(

@@ -7,16 +7,16 @@ step = max(compute + exposed + launches + synchronised batch norm + stragglers, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 
 from ..config.algorithms import IN_SWITCHES
-from ..config.communication import plan_own
+from ..config.communication import Communication, plan_own
 from .cost import allreduce, in_switches
 from .gpu import update_s
 from .hardware import Machine, topology_of
-from .layer_table import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
+from .layer_table import BATCH_NORM_EXCHANGES, backward_fraction, wire_groups
 
 PAUSE_S = 0.1
 """Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""
@@ -76,12 +76,7 @@ class Step:
 
 
 def step_time(
-    machine: Machine,
-    gpus: int,
-    batch: int,
-    *,
-    groups: str | None = None,
-    algorithms: Sequence[str] = (),
+    machine: Machine, gpus: int, batch: int, plan: Communication | None = None
 ) -> Step:
     """One training step.
 
@@ -89,25 +84,17 @@ def step_time(
         machine: the machine's model.
         gpus: how many ranks take part.
         batch: images of each.
-        groups: the grouping; None: that of the machine's own software.
-        algorithms: those of which the fastest counts (`Communication.priced`); empty: as groups.
+        plan: how gradients are summed; None: by the machine's own software.
     """
     performance = machine.performance
-    own_plan = plan_own(machine.system, gpus)
+    plan = plan or plan_own(machine.system, gpus)
     growing = machine.growing_s(batch)
     # a part of the fixed time, which points may set below what the memory's rate allows
     optimizer = min(machine.fixed_s, update_s(performance))
     launch = machine.fixed_s - optimizer
     share = backward_fraction()
     backward = share * growing
-    times, exposed_s = _communicate(
-        machine,
-        gpus,
-        wire_groups(groups or own_plan.groups, machine.precision),
-        algorithms or own_plan.priced,
-        backward,
-        share * launch,
-    )
+    times, exposed_s = _communicate(machine, gpus, plan, backward, share * launch)
     compute = machine.compute_s(batch)
     sync = _bn_sync_s(machine, gpus, batch)
     busy = compute + exposed_s + sync
@@ -192,9 +179,9 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     return performance.jitter * compute_s * sigmas + waits
 
 
-def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
-    """How often the group of ranks that share batch-norm statistics is doubled: log2 of
-    `bn_group_samples` over the batch, without its steps.
+def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
+    """One exchange per batch norm, forward and backward, for each doubling of the group of ranks
+    that share its statistics: log2 of `bn_group_samples` over the batch, without its steps.
 
     Entries have groups of 2 at 15 and 16 images and none at 35, and where between them groups
     end has not been published. So a larger batch never makes a step shorter.
@@ -202,22 +189,12 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     performance = machine.performance
     ranks = min(gpus, machine.system.ranks_per_node, performance.bn_group_ranks)
     sharing = max(1.0, performance.bn_group_samples / batch)
-    return math.log2(min(ranks, sharing))
-
-
-def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
-    """One exchange per batch norm, forward and backward, where statistics are shared."""
-    exchanges = BATCH_NORM_EXCHANGES * bn_doublings(machine, gpus, batch)
-    return exchanges * machine.performance.bn_exchange_s
+    exchanges = BATCH_NORM_EXCHANGES * math.log2(min(ranks, sharing))
+    return exchanges * performance.bn_exchange_s
 
 
 def _communicate(
-    machine: Machine,
-    gpus: int,
-    groups: Iterable[Group],
-    algorithms: Sequence[str],
-    growing_s: float,
-    fixed_s: float,
+    machine: Machine, gpus: int, plan: Communication, growing_s: float, fixed_s: float
 ) -> tuple[tuple[GroupTimes, ...], float]:
     """When each group is on the network, and the time exposed, after the end of backward:
     wait-free backpropagation, one group at a time.
@@ -230,8 +207,8 @@ def _communicate(
         return (), 0.0
     free_s = 0.0
     times = []
-    for group in groups:
-        name, sum_s = group_cost_s(machine, gpus, group.n_bytes, algorithms)
+    for group in wire_groups(plan.groups, machine.precision):
+        name, sum_s = group_cost_s(machine, gpus, group.n_bytes, plan.priced)
         ready_s = group.ready * growing_s + group.ready_fixed * fixed_s
         # one group at a time: the next one waits for the network too
         start_s = max(free_s, ready_s)

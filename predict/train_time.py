@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from ..config.communication import plan_own
 from .hardware import Machine
 from .step import group_cost_s
 
@@ -72,8 +71,8 @@ def train_time(
     evals: int,
     gpus: int,
     *,
-    bn_average: bool = True,
-    algorithms: Sequence[str] = (),
+    bn_average: bool,
+    algorithms: Sequence[str],
 ) -> TrainTime:
     """All clocks of a run.
 
@@ -84,7 +83,7 @@ def train_time(
         gpus: how many ranks take part.
         bn_average: whether batch-norm statistics are averaged over the ranks before each
             evaluation.
-        algorithms: those of which the fastest averages them; empty: the machine's own.
+        algorithms: those of which the fastest averages them.
     """
     performance = machine.performance
     nodes = math.ceil(gpus / machine.system.ranks_per_node)
@@ -93,7 +92,6 @@ def train_time(
     reading_s = DATASET_BYTES / nodes / performance.read_bytes_per_s
     statistics_s = 0.0
     if bn_average and gpus > 1:
-        algorithms = algorithms or plan_own(machine.system, gpus).priced
         _, statistics_s = group_cost_s(
             machine, gpus, BATCH_NORM_STATISTICS_BYTES, algorithms
         )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
+Points = Sequence[tuple[float, float]]
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
 PAGE_PX = (428, 270, 12)
@@ -59,7 +60,7 @@ class Series(NamedTuple):
     """Lines of one look under one name, each of (x, y)."""
 
     label: str
-    lines: Sequence[Sequence[tuple[float, float]]]
+    lines: Sequence[Points]
     is_reference: bool = False
     """Dashed, in the colour of the axes."""
 
@@ -100,9 +101,6 @@ def new_figure(
             "axes.titlesize": "medium",
             "legend.frameon": False,
             "font.size": sizes_pt[0],
-            "axes.labelsize": sizes_pt[0],
-            "xtick.labelsize": sizes_pt[0],
-            "ytick.labelsize": sizes_pt[0],
             "legend.fontsize": sizes_pt[1],
             "text.color": INK,
             "axes.edgecolor": INK,
@@ -291,9 +289,7 @@ def draw_lines(
     finish(axes, legend=len(series) + len(marks) > 1)
 
 
-def _draw_band(
-    axes: Axes, lines: Sequence[Sequence[tuple[float, float]]], colour: str
-) -> None:
+def _draw_band(axes: Axes, lines: Sequence[Points], colour: str) -> None:
     """Fill what lies between the lines of a series, where all of them have a point."""
     curves = list(map(dict, lines))
     if len(curves) < 2:
@@ -443,5 +439,5 @@ def draw_measurements(
         panel.set_yticks(range(len(contenders)), list(contenders))
         panel.set_ylim(len(contenders) - 0.4, -0.6)  # the first on top
         panel.set_xlabel(f"{unit} (|: median)")
-        finish(panel, legend=False)
+        finish(panel)
     return figure

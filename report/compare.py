@@ -25,7 +25,7 @@ from ..host.progress import Progress, silent
 from ..host.reading import JsonObject
 from ..logging.places import job_of
 from ..logging.records import Repeat
-from .published import beside_published, machine_of
+from .published import accelerators_of, beside_published
 from .reproduction import are_of_one_config, first_bit
 from .run_records import Subject, read_subjects
 from .run_summary import MISSING, decimals, median_of, show
@@ -68,8 +68,8 @@ class Column(NamedTuple):
     key: str
     """What `--sort` calls it."""
     title: str
-    cells: tuple[str, ...]
-    values: tuple[float | str | None, ...]
+    cells: list[str]
+    values: Sequence[float | str | None]
 
     @property
     def differs(self) -> bool:
@@ -80,13 +80,13 @@ class Column(NamedTuple):
         return len(cells) > 1
 
     @property
-    def places(self) -> tuple[int | None, ...]:
+    def places(self) -> list[int | None]:
         """The place of each row by rising value, numbers before texts; the same for equal ones."""
         values: set[Any] = {*self.values} - {None}
         # numbers and texts cannot be compared with each other
         rising = sorted(values, key=lambda value: (isinstance(value, str), value))
         ranks = {value: rank for rank, value in enumerate(rising)}
-        return tuple(map(ranks.get, self.values))
+        return list(map(ranks.get, self.values))
 
     def ranking(self, valid: Sequence[bool]) -> Column:
         """The column with the figures of what is not valid in brackets and without a value."""
@@ -98,7 +98,7 @@ class Column(NamedTuple):
                 value = None
             cells.append(cell)
             values.append(value)
-        return self._replace(cells=tuple(cells), values=tuple(values))
+        return self._replace(cells=cells, values=values)
 
     @property
     def is_number(self) -> bool:
@@ -109,45 +109,45 @@ class Column(NamedTuple):
 class Comparison(NamedTuple):
     """Subjects, the rows of a table."""
 
-    subjects: tuple[Subject, ...]
-    columns: tuple[Column, ...]
+    subjects: Sequence[Subject]
+    columns: Sequence[Column]
     """The columns that any subject has, by groups."""
-    first_bits: tuple[Repeat | None, ...]
+    first_bits: Sequence[Repeat | None]
     """The first bit in which each subject differs from the first, if both are runs of one config
     and seed."""
-    judged: tuple[tuple[Check, ...], ...]
+    judged: Sequence[tuple[Check, ...]]
     """The judgement on each subject."""
     round: Check | None
     """That on all of several."""
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> list[str]:
         """What could not be read, and what is wrong with all together."""
         notes = [note for subject in self.subjects for note in subject.notes]
         if self.round is not None:
             notes += [finding.message for finding in self.round.findings]
-        return tuple(notes)
+        return notes
 
     @property
-    def letters(self) -> tuple[str, ...]:
+    def letters(self) -> list[str]:
         """The letter of each subject."""
-        return tuple(map(letter, range(len(self.subjects))))
+        return list(map(letter, range(len(self.subjects))))
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> list[str]:
         """The short name of each subject."""
-        return tuple(map(name_of, self.subjects))
+        return list(map(name_of, self.subjects))
 
     @property
-    def table(self) -> tuple[Column, ...]:
+    def table(self) -> list[Column]:
         """The columns of a table of runs: what differs; of one run its results. A config value that
         the logs have too, under another name, has no column of its own. (Not compared with `seed`:
         its values, such as 1 and 2, can be those of another key by chance.)"""
-        logged = {
+        logged = [
             column.cells
             for column in self.columns
             if column.group == PARAMETERS and column.key != "seed"
-        }
+        ]
         columns = []
         for column in self.columns:
             of_one_run = len(self.subjects) == 1 and column.group == RESULTS
@@ -156,10 +156,10 @@ class Comparison(NamedTuple):
                 column.group == CONFIG and is_logged
             ):
                 columns.append(column)
-        return tuple(columns)
+        return columns
 
     @property
-    def shared(self) -> tuple[tuple[str, str], ...]:
+    def shared(self) -> list[tuple[str, str]]:
         """Title and value of what is the same in all that have it, but for values of configs."""
         table = self.table
         shared = []
@@ -167,25 +167,25 @@ class Comparison(NamedTuple):
             if column.group != CONFIG and column not in table:
                 cells = filter(MISSING.__ne__, column.cells)
                 shared.append((column.title, next(cells)))
-        return tuple(shared)
+        return shared
 
     @property
-    def sentences(self) -> tuple[str, ...]:
+    def sentences(self) -> list[str]:
         """What `first_bits` say, a sentence each."""
-        return tuple(
+        return [
             f"A and {name}, same config and seed: {bit.text}"
             for name, bit in zip(self.letters, self.first_bits, strict=True)
             if bit is not None
-        )
+        ]
 
     @property
-    def published(self) -> tuple[str, ...]:
+    def published(self) -> list[str]:
         """The runs beside the published curves of their presets, a sentence each."""
-        return tuple(
+        return [
             f"{name}: {sentence}"
             for name, subject in zip(self.letters, self.subjects, strict=True)
             for sentence in beside_published(subject)
-        )
+        ]
 
 
 def letter(index: int) -> str:
@@ -213,7 +213,7 @@ def read_all(paths: Iterable[Path], *, bare: bool = False) -> list[Subject]:
     subjects: list[Subject] = []
     for path in paths:
         of_path = read_subjects(path)
-        with_logs = [subject for subject in of_path if subject.logs]
+        with_logs = [subject for subject in of_path if subject.runs]
         if not with_logs:
             raise UserError(f"{path}: a log (result_0.txt) expected in it, found none")
         if bare:
@@ -221,7 +221,7 @@ def read_all(paths: Iterable[Path], *, bare: bool = False) -> list[Subject]:
         first = with_logs[0]
         dropped = [subject for subject in of_path if subject not in with_logs]
         notes = [note for subject in (*dropped, first) for note in subject.notes]
-        subjects += [first._replace(notes=tuple(notes)), *with_logs[1:]]
+        subjects += [first._replace(notes=notes), *with_logs[1:]]
     return subjects
 
 
@@ -249,10 +249,10 @@ def compare(subjects: Sequence[Subject], advance: Progress = silent) -> Comparis
             bit = first_bit(first, subject)
         first_bits.append(bit)
     return Comparison(
-        subjects=tuple(subjects),
-        columns=tuple(column for column in columns if {*column.cells} != {MISSING}),
-        first_bits=tuple(first_bits),
-        judged=tuple(judged),
+        subjects=subjects,
+        columns=[column for column in columns if {*column.cells} != {MISSING}],
+        first_bits=first_bits,
+        judged=judged,
         round=of_round,
     )
 
@@ -285,10 +285,8 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
     rows = []
     for row in order:
         path = comparison.subjects[row].path
-        content: JsonObject = {"letter": letter(row), "path": str(path)}
-        for column in comparison.columns:
-            content[column.key] = column.values[row]
-        rows.append(content)
+        figures = {column.key: column.values[row] for column in comparison.columns}
+        rows.append({"letter": letter(row), "path": str(path), **figures})
     return rows
 
 
@@ -302,8 +300,7 @@ def _result_columns(
     verdicts = [checks[-1].word for checks in judged]
     yield _text_column(RESULTS, "log check", verdicts)
     columns = [_figure_column(key, subjects) for key in FIGURES]
-    machines = [machine_of(subject.path, subject.config) for subject in subjects]
-    counts = [machine and machine[1] for machine in machines]
+    counts = [accelerators_of(subject.path, subject.config) for subject in subjects]
     columns.append(_column("accelerators", "accelerators", counts, ",.0f"))
     rates = [_median(subject, "images_per_s") for subject in subjects]
     rates_each = [
@@ -347,11 +344,9 @@ def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
 
 def _logged_names(subjects: Sequence[Subject]) -> dict[str, None]:
     """The hyper-parameters of all logs, in their order."""
-    names: dict[str, None] = {}
-    for subject in subjects:
-        for run in subject.runs:
-            names |= dict.fromkeys(run.parameters)
-    return names
+    return dict.fromkeys(
+        name for subject in subjects for run in subject.runs for name in run.parameters
+    )
 
 
 def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -393,16 +388,16 @@ def _median(subject: Subject, key: str) -> float | None:
 
 def _column(key: str, title: str, values: Sequence[float | None], form: str) -> Column:
     cells = [MISSING if value is None else format(value, form) for value in values]
-    return Column(RESULTS, key, title, tuple(cells), tuple(values))
+    return Column(RESULTS, key, title, cells, values)
 
 
-def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
+def _text_column(group: str, title: str, cells: list[str]) -> Column:
     return Column(
         group=group,
         key=show(title.replace(" ", "_")),
         title=show(title),
-        cells=tuple(cells),
-        values=tuple(map(_value, cells)),
+        cells=cells,
+        values=list(map(_value, cells)),
     )
 
 
@@ -427,7 +422,7 @@ class Group(NamedTuple):
     train is that of a valid run that reached its target."""
 
     value: str
-    rows: tuple[int, ...]
+    rows: Sequence[int]
     reached: int
     runs: int
     spreads: dict[str, tuple[float, float, float]]
@@ -471,7 +466,7 @@ def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
             spreads[key] = (fmean(figures), min(figures), max(figures))
     return Group(
         value=value,
-        rows=tuple(rows),
+        rows=rows,
         reached=sum(run.reached is not None for run in runs),
         runs=sum(len(subject.files) for subject in subjects),
         spreads=spreads,

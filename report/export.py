@@ -72,7 +72,15 @@ def read_runs(paths: Sequence[Path]) -> Found:
     runs = []
     notes = []
     unread: list[str] = []
-    recorded = [run for path in paths for run in _recorded_runs(path, unread)]
+    recorded: list[Path] = []
+    for path in paths:
+        require(path)
+        below = list(find_runs(path, _DEPTH))
+        unread += [entry.problem for entry in below if entry.problem]
+        folders = [entry.folder for entry in below]
+        with_records = [run for run in folders if RunFolder(run).metrics.exists()]
+        # where there are none, the folder itself: its note says what it lacks
+        recorded += with_records or [path]
     paths_of = {path.resolve(): path for path in recorded}
     for resolved, name in _names(paths_of).items():
         path = paths_of[resolved]
@@ -87,16 +95,6 @@ def read_runs(paths: Sequence[Path]) -> Found:
     if not runs:
         raise UserError(*unread, *notes)
     return Found(runs, notes, unread)
-
-
-def _recorded_runs(path: Path, unread: list[str]) -> list[Path]:
-    """The runs with records in and below a folder; where there are none, the folder itself. Raises
-    UserError: nothing is there."""
-    require(path)
-    below = list(find_runs(path, _DEPTH))
-    unread += [entry.problem for entry in below if entry.problem]
-    runs = [entry.folder for entry in below if RunFolder(entry.folder).metrics.exists()]
-    return runs or [path]
 
 
 def _names(folders: Iterable[Path]) -> dict[Path, str]:

@@ -51,7 +51,7 @@ def write_report(
     Raises UserError: nothing readable there, or the file cannot be written.
     """
     below = read_subjects(path)
-    subjects = [subject for subject in below if subject.logs] or below
+    subjects = [subject for subject in below if subject.runs] or below
     if len(subjects) != 1:
         raise UserError(
             f"{path}: one run or submission expected, found {len(subjects)} below it"
@@ -90,14 +90,12 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         submission = checks[-1]
         score = score_checks(checks)
     config = str(RunFolder(folder.path).config)
-    parameters = parameter_columns([subject])
     return _fill(
         "report.html.j2",
         subject=subject,
         title=_title(subject),
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
-        next_command=_next_command(folder),
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
         published=beside_published(subject),
@@ -105,26 +103,18 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         verdicts=verdicts,
         submission=submission,
         score=score,
-        figures={log.path: log.figures for log in subject.logs},
+        figures={run.path: run for run in subject.runs},
         plots=page_charts([("_", subject)]),
         breakdown=step_breakdown(folder.records("steps")),
         norms=norm_table(folder),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
-        parameters=[(column.title, *column.cells) for column in parameters],
+        parameters=[*parameter_columns([subject])],
         environment=_environment(folder.environment),
         config=_config(folder),
         repeat=shlex.join(["rn50", "launch", config]),
-        notes=subject.notes,
         amount=amount,
     )
-
-
-def _next_command(folder: RunRecords) -> str:
-    """The command with which the run goes on; empty where it does not say."""
-    if folder.result is None or folder.result.next is None:
-        return ""
-    return show(str(folder.result.next), 2000)
 
 
 def render_comparison(
@@ -152,7 +142,7 @@ def render_comparison(
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         colours=_colours(labels),
-        medians=any(len(subject.logs) > 1 for subject in subjects),
+        medians=any(len(subject.runs) > 1 for subject in subjects),
         columns=columns,
         heads=Counter(column.group for column in columns).items(),
         groups=by is not None and group_table(groups, by),
@@ -160,7 +150,6 @@ def render_comparison(
         direction="descending" if (sort or "").startswith("-") else "ascending",
         plots=page_charts(labelled, "accuracy", "training"),
         comparison=comparison,
-        notes=comparison.notes,
     )
 
 
@@ -255,10 +244,8 @@ def _title(subject: Subject) -> str:
     """Return the name of the config, else the submitter and the system in the log."""
     if subject.config:
         return subject.config.name
-    names: tuple[str | None, ...] = ()
-    if subject.runs:
-        submission = subject.runs[0].submission
-        names = submission.get("org"), submission.get("platform")
+    submission = subject.runs[0].submission if subject.runs else {}
+    names = submission.get("org"), submission.get("platform")
     return " ".join(filter(None, names)) or name_of(subject)
 
 
@@ -270,7 +257,7 @@ def _outcome(subject: Subject) -> str:
     result = subject.folder.result
     if result and result.status in _ENDED and result.why:
         return f"The run {_ENDED[result.status]}: {show(result.why, 2000)}."
-    if not subject.logs:
+    if not subject.runs:
         return "No log that can be read."
     if len(subject.files) > 1:
         reached = sum(run.reached is not None for run in subject.runs)

@@ -16,7 +16,16 @@ from ..host.finding import number
 from ..host.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import DOTS_UP_TO, LARGEST, Series, draw_lines, finish, page_chart, thinned
+from .charts import (
+    DOTS_UP_TO,
+    LARGEST,
+    Points,
+    Series,
+    draw_lines,
+    finish,
+    page_chart,
+    thinned,
+)
 from .norms import NORM_RATIO, norm_ratios
 from .published import published_curves
 from .run_records import Subject
@@ -25,18 +34,9 @@ from .run_summary import RunSummary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Points = Sequence[tuple[float, float]]
 Subjects = Sequence[tuple[str, Subject]]
 """Subjects with their names in a legend; those of one name have one colour."""
 Draw = Callable[["Axes"], None]
-
-
-class Plot(NamedTuple):
-    """A chart as a page has it, with its title and unit."""
-
-    title: str
-    unit: str
-    chart: Markup
 
 
 class Chart(NamedTuple):
@@ -50,15 +50,18 @@ class Chart(NamedTuple):
     """Finds the data of the subjects and returns what draws them; None where there are none."""
 
 
-def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
+Plots = dict[str, list[tuple[Chart, Markup]]]
+"""The charts of a page and their images, by section."""
+
+
+def page_charts(subjects: Subjects, *sections: str) -> Plots:
     """Draw the charts of a page, by section; `sections`: only these; none: all."""
-    plots: dict[str, list[Plot]] = {chart.section: [] for chart in CHARTS}
+    plots: Plots = {chart.section: [] for chart in CHARTS}
     for chart in CHARTS:
         if not sections or chart.section in sections:
             draw = chart.find(subjects)
             if draw is not None:
-                image = page_chart(chart.title, draw)
-                plots[chart.section].append(Plot(chart.title, chart.unit, image))
+                plots[chart.section].append((chart, page_chart(chart.title, draw)))
     return plots
 
 
@@ -85,14 +88,15 @@ def _overlaid(
     return partial(draw_lines, series=series, **choices)
 
 
-def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
-    """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
-    curves = []
+def _curves(subject: Subject, by: str, low: float = -math.inf) -> list[Points]:
+    """The accuracies of its runs, from `low` on; `by`: the field of an evaluation on the horizontal
+    axis."""
+    curves: list[Points] = []
     for run in subject.runs:
         points = []
         for evaluation in run.evaluations:
             x = getattr(evaluation, by)
-            if x is not None and x >= 0:
+            if x is not None and x >= 0 and evaluation.accuracy >= low:
                 points.append((x, evaluation.accuracy))
         curves.append(sorted(points))
     return curves
@@ -102,9 +106,9 @@ def _references(subjects: Subjects, low: float = 0.0) -> dict[str, list[Points]]
     """The published curves of the subjects' presets, from an accuracy on."""
     references: dict[str, list[Points]] = {}
     for _, subject in subjects:
-        for curve in published_curves(subject):
-            references[curve.label] = [
-                [point for point in run if point[1] >= low] for run in curve.runs
+        for label, runs in published_curves(subject).items():
+            references[label] = [
+                [point for point in run if point[1] >= low] for run in runs
             ]
     return references
 
@@ -145,19 +149,9 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     best = max(accuracies, default=0.0)
     if best < low or min(accuracies, default=low) >= low:
         return None
-
-    def is_near(point: tuple[float, float]) -> bool:
-        """Whether a point of a curve is drawn."""
-        return point[1] >= low
-
-    def find(subject: Subject) -> Sequence[Points]:
-        """The parts of a subject's curves that are drawn."""
-        curves = _curves(subject, "epoch")
-        return [list(filter(is_near, curve)) for curve in curves]
-
     return _overlaid(
         subjects,
-        find,
+        partial(_curves, by="epoch", low=low),
         _references(subjects, low),
         x_label="epoch",
         marks=[_mark(target)],
@@ -219,10 +213,7 @@ def _planned(subject: Subject) -> Points:
     last = plan.last_step
     stride = math.ceil(last / _PLANNED_POINTS)
     steps = {*range(1, last + 1, stride), plan.warmup_steps, last} - {0}
-    points = []
-    for step in sorted(steps):
-        points.append((plan.epoch_at(step), settings_at(step).lr))
-    return points
+    return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps)]
 
 
 def _phases(subjects: Subjects) -> Draw | None:

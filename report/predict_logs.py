@@ -16,14 +16,13 @@ from ..logging.places import config_of
 from ..predict.calibrate import Measurement
 from ..predict.predictor import check_network, precision_of
 from .compare import read_all
-from .run_records import LogFigures
 from .run_summary import RunSummary, show
 
 
 class CalibrationRun(NamedTuple):
     """A run to calibrate on: its log, its config where one lies beside, its number of GPUs."""
 
-    log: LogFigures
+    log: RunSummary
     run: Run | None
     gpus: int
 
@@ -34,7 +33,7 @@ def find_source(argument: str) -> CalibrationRun:
     GPUs."""
     path, gpus = _split(argument)
     subject = read_all([path])[0]
-    log = subject.logs[0]
+    log = subject.runs[0]
     run = subject.config
     if run is not None:
         check_network(run, str(config_of(log.path.parent)))
@@ -64,11 +63,12 @@ def common_precision(
 def read_measurement(source: CalibrationRun) -> Measurement:
     """Step time of a run, and the clocks around it. Raises UserError: unreadable, no epochs in it,
     or not this benchmark."""
-    log, run = source.log
+    run = source.log
+    log = run.path
     gpus = source.gpus
-    batch = _whole(run, "global_batch_size", log)
-    samples = _whole(run, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
-    images = _whole(run, "eval_samples", log, IMAGENET_EVAL_SAMPLES)
+    batch = _whole(run, "global_batch_size")
+    samples = _whole(run, "train_samples", IMAGENET_TRAIN_SAMPLES)
+    images = _whole(run, "eval_samples", IMAGENET_EVAL_SAMPLES)
     benchmark = run.submission.get("benchmark", BENCHMARK)
     if benchmark != BENCHMARK or (
         source.run is None and samples != IMAGENET_TRAIN_SAMPLES
@@ -91,7 +91,7 @@ def read_measurement(source: CalibrationRun) -> Measurement:
     return Measurement(
         gpus=gpus,
         batch=batch // gpus,
-        step_s=_epoch_s(run, log) / math.ceil(samples / batch),
+        step_s=_epoch_s(run) / math.ceil(samples / batch),
         source=show(str(log)[-200:]),
         startup_s=max(first_s, 0.0) or None,
         evaluation_s=evaluation_s,
@@ -110,7 +110,7 @@ def _split(argument: str) -> tuple[Path, int | None]:
     return Path(path), int(gpus)
 
 
-def _epoch_s(run: RunSummary, log: Path) -> float:
+def _epoch_s(run: RunSummary) -> float:
     """Median over blocks of an epoch's time without evaluations, saves and interruptions; the first
     and last do not count.
 
@@ -120,17 +120,19 @@ def _epoch_s(run: RunSummary, log: Path) -> float:
     excluded = (*time.evaluations, *time.saves, *time.interruptions)
     epochs_s = [time.without(part, excluded) for part in time.blocks or time.epochs]
     if not epochs_s:
-        raise UserError(f"{log}: finished blocks or epochs expected, found none")
+        raise UserError(f"{run.path}: finished blocks or epochs expected, found none")
     epoch_s = median(epochs_s[1:-1] or epochs_s[-1:])
     if epoch_s <= 0:
-        raise UserError(f"{log}: epochs longer than 0 s expected, found {epoch_s:g}")
+        raise UserError(
+            f"{run.path}: epochs longer than 0 s expected, found {epoch_s:g}"
+        )
     return epoch_s
 
 
-def _whole(run: RunSummary, key: str, log: Path, default: int | None = None) -> int:
+def _whole(run: RunSummary, key: str, default: int | None = None) -> int:
     value = run.parameters.get(key, default)
     if type(value) is not int or value < 1:
         raise UserError(
-            f"{log}: {key}: a whole number from 1 expected, found {value!r}"
+            f"{run.path}: {key}: a whole number from 1 expected, found {value!r}"
         )
     return value

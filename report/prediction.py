@@ -19,7 +19,7 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str, str]]:
     """Name, prediction, 90 % interval, what it is."""
     step_low, step_high = (value * 1e3 for value in answer.step_interval_s)
     step = f"{answer.step.total_s * 1e3:.2f} ms"
-    epochs = "{:.0f} to {:.0f}".format(*answer.epochs_interval)
+    epochs = "{:.0f} to {:.0f}".format(*answer.needed[1:])
     groups = f"of each rank a step, in groups by {answer.job.plan.groups}"
     if answer.job.plan.groups_by == "what-if":
         groups += ", a what-if"
@@ -31,10 +31,13 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str, str]]:
     if answer.node_efficiency is not None:
         of_node = percent(answer.node_efficiency, digits=2)
         rows.append(("", of_node, "", "of one node with as many images on each"))
+    mfu = "unknown" if answer.mfu is None else percent(answer.mfu)
     allreduce = answer.step.allreduce or "none"
     sent = f"{answer.gradient_bytes / 1e6:.1f} MB"
+    unit = "GPU" if answer.job.system.device == "gpu" else "rank"
+    cost = f"{answer.gpu_hours:,.1f} {unit}-hours"
     rows += [
-        ("MFU", _mfu(answer), "", f"{answer.training_flops:.3g} FLOP in the run"),
+        ("MFU", mfu, "", f"{answer.training_flops:.3g} FLOP in the run"),
         ("allreduce", allreduce, "", answer.job.plan.note),
         ("gradients", sent, "", groups),
         ("epochs", f"{answer.epochs:g}", epochs, _why_epochs(answer)),
@@ -45,24 +48,15 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str, str]]:
             "",
             "before the clock, not in the time to train",
         ),
-        ("cost", _cost(answer), "", "with initialisation"),
+        ("cost", cost, "", "with initialisation"),
     ]
     return rows
-
-
-def _cost(answer: Prediction) -> str:
-    unit = "GPU" if answer.job.system.device == "gpu" else "rank"
-    return f"{answer.gpu_hours:,.1f} {unit}-hours"
-
-
-def _mfu(answer: Prediction) -> str:
-    return "unknown" if answer.mfu is None else percent(answer.mfu)
 
 
 def _why_epochs(answer: Prediction) -> str:
     if answer.job.epochs is not None:
         return "given"
-    note = f"published runs needed {answer.epochs_needed:.1f}"
+    note = f"published runs needed {answer.needed.expected:.1f}"
     if answer.job.offset is None:
         return note
     return f"{note}; the config evaluates every {answer.job.period}"
@@ -109,7 +103,7 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for answer in answers:
         job = answer.job
-        batch = answer.phases[0].batch
+        batch = answer.job.batch
         rows.append(
             (
                 str(batch),
@@ -152,8 +146,8 @@ def write_plot(answer: Prediction, path: Path) -> None:
 def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
     """Time to train, step and epochs by the batch, with the best groups and algorithm of each."""
     figure, (time, step) = new_panels(2, 5.6)
-    by_batch = sorted(answers, key=lambda answer: answer.phases[0].batch)
-    batches = [answer.phases[0].batch for answer in by_batch]
+    by_batch = sorted(answers, key=lambda answer: answer.job.batch)
+    batches = [answer.job.batch for answer in by_batch]
     _time(by_batch, batches, time, "images a GPU", "time to train")
     finish(time)
     step_ms = [answer.step.total_s * 1e3 for answer in by_batch]

@@ -4,10 +4,8 @@ the same preset."""
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 from ..config.schema import Run
 from ..logging.places import job_of
@@ -16,44 +14,32 @@ from .run_records import Subject
 
 
 @lru_cache(maxsize=1)
-def _machines() -> dict[str, tuple[str, int]]:
-    """System of a published run -> (accelerator, how many of them), the same in all rounds."""
+def _published_accelerators() -> dict[str, int]:
+    """System of a published run -> how many accelerators it has, the same in all rounds."""
     return {
-        row["system"]: (row["accelerator"], int(row["n_accelerators"]))
+        row["system"]: int(row["n_accelerators"])
         for row in read_table("mlperf_runs.csv")
     }
 
 
-def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
-    """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
-    of a published one by the name of the system's folder. None: not known."""
+def accelerators_of(path: Path, config: Run | None) -> int | None:
+    """How many accelerators a log or a folder of logs is of: by the config of a run of ours, of a
+    published one by the name of the system's folder. None: not known."""
     if config is not None:
-        return config.system.accelerator, config.system.world_size
+        return config.system.world_size
     folder = path.resolve()
     if not path.is_dir():
         folder = folder.parent
     if job_of(folder):
         folder = folder.parent
-    return _machines().get(folder.name)
+    return _published_accelerators().get(folder.name)
 
 
-class PublishedCurve(NamedTuple):
-    """The accuracies of published runs by epoch."""
-
-    source: str
-    runs: Sequence[Sequence[tuple[float, float]]]
-
-    @property
-    def label(self) -> str:
-        """The name of the curve in a legend."""
-        return f"{self.source}, {len(self.runs)} runs"
-
-
-def published_curves(subject: Subject) -> list[PublishedCurve]:
-    """Those of the preset that the config of a run has or is based on, by its name or the files of
-    its values."""
+def published_curves(subject: Subject) -> dict[str, list[list[tuple[float, float]]]]:
+    """Label in a legend -> of each run the accuracies by epoch, for the preset that the config of a
+    run has or is based on, by its name or the files of its values."""
     if subject.config is None:
-        return []
+        return {}
     # an origin is FILE:LINE, so that a config based on a preset is known by its values
     files = {origin.partition(":")[0] for origin in subject.folder.origins.values()}
     presets = {subject.config.name, *(Path(file).stem for file in files)}
@@ -63,7 +49,10 @@ def published_curves(subject: Subject) -> list[PublishedCurve]:
             runs = curves.setdefault(row["source"], {})
             point = float(row["epoch"]), float(row["top1"])
             runs.setdefault(row["run"], []).append(point)
-    return [PublishedCurve(key, [*runs.values()]) for key, runs in curves.items()]
+    return {
+        f"{source}, {len(runs)} runs": [*runs.values()]
+        for source, runs in curves.items()
+    }
 
 
 def beside_published(subject: Subject) -> list[str]:
@@ -71,18 +60,16 @@ def beside_published(subject: Subject) -> list[str]:
     have."""
     if subject.shown is None:
         return []
-    evaluations = subject.shown.figures.evaluations
+    evaluations = subject.shown.evaluations
     accuracies = {evaluation.epoch: evaluation.accuracy for evaluation in evaluations}
     sentences = []
-    for curve in published_curves(subject):
-        epochs = [epoch for epoch, _ in curve.runs[0] if epoch in accuracies]
+    for label, runs in published_curves(subject).items():
+        epochs = [epoch for epoch, _ in runs[0] if epoch in accuracies]
         if epochs:
             last = epochs[-1]
-            published = [
-                top1 for run in curve.runs for epoch, top1 in run if epoch == last
-            ]
+            published = [top1 for run in runs for epoch, top1 in run if epoch == last]
             sentences.append(
                 f"Accuracy {accuracies[last]:.4f} after epoch {last:g}, published "
-                f"{min(published):.4f} to {max(published):.4f} ({curve.label})"
+                f"{min(published):.4f} to {max(published):.4f} ({label})"
             )
     return sentences

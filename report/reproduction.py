@@ -91,7 +91,7 @@ def are_of_one_config(first: Subject, second: Subject) -> bool:
     configs = [
         without_places(subject.folder.config)
         for subject in (first, second)
-        if subject.folder.config and len(subject.logs) == 1
+        if subject.folder.config and len(subject.runs) == 1
     ]
     return len(configs) == 2 and configs[0] == configs[1]
 

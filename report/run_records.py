@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,23 +45,16 @@ class RunRecords(NamedTuple):
     environment: Environment = Environment()
     origins: Mapping[str, str] = {}
     config: Loaded | None = None
-    metrics: tuple[JsonObject, ...] = ()
-    spans: tuple[JsonObject, ...] = ()
+    metrics: Sequence[JsonObject] = ()
+    spans: Sequence[JsonObject] = ()
     ranks: Mapping[str, Any] = {}
     confusions: Confusions | None = None
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     """What could not be read, one line each."""
 
     def records(self, kind: str) -> list[JsonObject]:
         """The metrics of one kind."""
         return [record for record in self.metrics if record.get("kind") == kind]
-
-
-class LogFigures(NamedTuple):
-    """One log with its figures."""
-
-    path: Path
-    figures: RunSummary
 
 
 class Subject(NamedTuple):
@@ -71,24 +64,25 @@ class Subject(NamedTuple):
     """
 
     path: Path
-    files: tuple[Path, ...]
+    files: Sequence[Path]
     """Its logs, those that cannot be read among them."""
-    logs: tuple[LogFigures, ...]
+    runs: Sequence[RunSummary]
+    """What its logs that can be read say."""
     folder: RunRecords
     """What lies beside its logs; empty where they are in no run's folder."""
-    notes: tuple[str, ...]
+    notes: Sequence[str]
     """Logs and files beside them that could not be read, one line each."""
 
     @property
-    def shown(self) -> LogFigures | None:
-        """The log whose clocks are shown: the first that reached the target, else the first."""
-        reached = [log for log in self.logs if log.figures.reached]
-        return next(iter([*reached, *self.logs]), None)
+    def shown(self) -> RunSummary | None:
+        """The run whose clocks are shown: the first that reached the target, else the first."""
+        reached = [run for run in self.runs if run.reached]
+        return next(iter([*reached, *self.runs]), None)
 
     @property
     def is_submission(self) -> bool:
         """Whether it is judged as a submission: no log, and no run of ours."""
-        is_log = self.files == (self.path,)
+        is_log = [*self.files] == [self.path]
         return not is_log and len(self.files) > 0 and not is_one_run(self.path)
 
     @property
@@ -96,11 +90,6 @@ class Subject(NamedTuple):
         """The config of its runs, where one lies beside the logs."""
         loaded = self.folder.config
         return loaded.run if loaded else None
-
-    @property
-    def runs(self) -> tuple[RunSummary, ...]:
-        """The figures of its logs that can be read."""
-        return tuple(log.figures for log in self.logs)
 
 
 def read_subjects(path: Path) -> list[Subject]:
@@ -132,13 +121,13 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
         except UserError as error:
             bare = Subject(
                 path=folder,
-                files=tuple(results_in(folder)),
-                logs=(),
+                files=results_in(folder),
+                runs=(),
                 folder=RunRecords(folder),
-                notes=tuple(str(error).splitlines()),
+                notes=str(error).splitlines(),
             )
             subjects.append(bare)
-    if not any(subject.logs for subject in subjects):
+    if not any(subject.runs for subject in subjects):
         raise UserError(*(note for subject in subjects for note in subject.notes))
     return subjects
 
@@ -158,7 +147,7 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
         folder = folder._replace(
             result=None, metrics=(), spans=(), ranks={}, confusions=None
         )
-    logs = []
+    runs = []
     notes = [f"{folder.path}: {note}" for note in folder.notes]
     files = results_in(path) if only is None else [only]
     for file in files:
@@ -166,18 +155,12 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
             # a log has more records than are read here: others need not be kept
             log = read_log(file, checked_keys() | PARAMETER_KEYS | TIME_KEYS)
             run = LoggedRun(log, find_ruleset(file, log, None).name)
-            logs.append(LogFigures(file, summarise(run, target)))
+            runs.append(summarise(run, target))
         except UserError as error:
             notes.extend(str(error).splitlines())
-    if not logs and (only is not None or not is_run):
+    if not runs and (only is not None or not is_run):
         raise UserError(*(notes or no_logs(path).args))
-    return Subject(
-        path=path,
-        files=tuple(files),
-        logs=tuple(logs),
-        folder=folder,
-        notes=tuple(notes),
-    )
+    return Subject(path=path, files=files, runs=runs, folder=folder, notes=notes)
 
 
 def read_run_records(path: Path) -> RunRecords:
@@ -216,19 +199,18 @@ def read_run_records(path: Path) -> RunRecords:
         spans=_spans(timeline),
         ranks=read(run.ranks, read_json, {}),
         confusions=read(run.confusions, partial(read_record, record=Confusions), None),
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
-def _spans(trace: JsonObject) -> tuple[JsonObject, ...]:
+def _spans(trace: JsonObject) -> list[JsonObject]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
     if not isinstance(events, list):
-        return ()
+        return []
     spans = filter(_is_whole, events)
     # of spans that begin together the longer one first, which holds the other
-    by_start = sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
-    return tuple(by_start)
+    return sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
 
 
 def _is_whole(span: Any) -> bool:

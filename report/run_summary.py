@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ _RENAMED = {"opt_name": "optimizer"}
 class RunSummary(NamedTuple):
     """What a log says of its run; None where it does not say."""
 
+    path: Path
     submission: dict[str, str]
     parameters: JsonObject
     status: str | None
@@ -90,17 +92,14 @@ class RunSummary(NamedTuple):
         return median_of(part.duration_s for part in self.time.evaluations)
 
     @property
-    def train_samples(self) -> float | None:
-        """Training images; those of the benchmark where the log has no count (v0.6 needs none)."""
+    def images_per_s(self) -> float | None:
+        """The rate of training; on the benchmark's images where the log has no count of them (v0.6
+        needs none)."""
         usual = None
         if self.submission.get("benchmark") == benchmark.BENCHMARK:
             usual = benchmark.IMAGENET_TRAIN_SAMPLES
-        return number(self.parameters.get("train_samples", usual))
-
-    @property
-    def images_per_s(self) -> float | None:
-        """The rate of training."""
-        return self.time.images_per_s(self.train_samples)
+        samples = number(self.parameters.get("train_samples", usual))
+        return self.time.images_per_s(samples)
 
     @property
     def shares(self) -> Shares | None:
@@ -117,6 +116,7 @@ def summarise(run: LoggedRun, target: float) -> RunSummary:
         if evaluation.order < stop_order and evaluation.accuracy >= target
     )
     return RunSummary(
+        path=run.log.path,
         submission={
             key.removeprefix("submission_"): show(run.value(key))
             for key in _SUBMISSION

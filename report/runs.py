@@ -118,18 +118,16 @@ class RunRow(NamedTuple):
     progress: Progress | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The row for JSON."""
+        """The row for JSON, in which a path is a text."""
         progress = self.progress and self.progress._asdict()
-        job_folder = self.job_folder and str(self.job_folder)
-        paths = {"folder": str(self.folder), "job_folder": job_folder}
-        return self._asdict() | paths | {"progress": progress}
+        return self._asdict() | {"progress": progress}
 
 
 def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
-    folders_found: dict[Path, RunOrJob] = {}
-    for folder in folders:
-        folders_found |= {entry.folder: entry for entry in find_runs(folder)}
+    folders_found = {
+        entry.folder: entry for folder in folders for entry in find_runs(folder)
+    }
     # all at once: in folders that take no file a look at locks takes three seconds
     locks = [lock for folder in folders_found for lock in RunFolder(folder).locks]
     at_work = {lock.parent for lock in held(locks)}

@@ -58,9 +58,7 @@ class Parameter(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Parameter:
-        kinds = [
-            range_name for range_name in KINDS if getattr(self, range_name) is not None
-        ]
+        kinds = self.kinds
         if len(kinds) != 1:
             raise ValueError(
                 f"{kinds[-1] if kinds else KINDS[0]}: exactly one of {', '.join(KINDS)} expected, "
@@ -87,9 +85,9 @@ class Parameter(Section):
         return self.linear or self.log or (0.0, 0.0)
 
     @property
-    def kind(self) -> str:
-        """Which of the three kinds it is."""
-        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+    def kinds(self) -> list[str]:
+        """Which of the three kinds it is: one, once it is validated."""
+        return [kind for kind in KINDS if getattr(self, kind) is not None]
 
     @property
     def samples(self) -> Sequence[Any]:
@@ -163,9 +161,9 @@ class LoadedSweep:
     def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
         sweep = self.sweep
-        values_by_key = dict(sweep.overrides)
-        for key, value in values.items():
-            values_by_key[key] = sweep.parameters[key].in_config(value)
+        values_by_key = sweep.overrides | {
+            key: sweep.parameters[key].in_config(value) for key, value in values.items()
+        }
         for key, dependent in sweep.dependent.items():
             if dependent.of in values:
                 values_by_key[key] = dependent.value(values[dependent.of])
@@ -294,7 +292,7 @@ def _wrong_values(loaded: LoadedSweep) -> Iterator[tuple[str, str]]:
             )
             for line in problems if is_refused else ():
                 yield (
-                    f"parameters.{key}.{parameter.kind}",
+                    f"parameters.{key}.{parameter.kinds[0]}",
                     line.removeprefix(f"{key}: "),
                 )
 

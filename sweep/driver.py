@@ -98,18 +98,14 @@ def run_sweep(
     return study
 
 
+@dataclass
 class Driver:
     """The loop over trials, one at a time."""
 
-    def __init__(
-        self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say
-    ) -> None:
-        self._loaded = loaded
-        self._sweep = loaded.sweep
-        self._folder = sweep_folder(loaded)
-        self._study = study
-        self._progress = progress
-        self._say = say
+    loaded: LoadedSweep
+    study: Study
+    progress: Advance
+    say: Say
 
     def run(self) -> None:
         """Run trials until all have ended; on a signal or an error none of them runs on.
@@ -118,21 +114,25 @@ class Driver:
         running that nobody stops.
         """
         with StopSignals() as stop_signals:
-            self._remove_interrupted()
-            while (trial := self._next()) is not None:
-                active = self._begin(trial)
+            # those whose end an earlier driver did not see; they are run again in turn
+            for trial in self.study.running:
+                remove(self._folder_of(trial))
+                line = "did not end while its driver ran, run again"
+                self.say(f"trial {trial.number}: {line}")
+            while (next_trial := self._next()) is not None:
+                active = self._begin(next_trial)
                 if active is not None:
                     self._watch(active, stop_signals)
-                started = len(self._study.trials)
-                ended = started - len(self._study.running)
-                self._progress(ended, max(self._sweep.wanted_trials, started))
+                started = len(self.study.trials)
+                ended = started - len(self.study.running)
+                self.progress(ended, max(self.loaded.sweep.wanted_trials, started))
 
     def _next(self) -> FrozenTrial | None:
         """A trial of an earlier driver, which is run again before new ones."""
-        if self._study.running:
-            return self._study.running[0]
-        if len(self._study.trials) < self._sweep.wanted_trials:
-            return self._study.ask()
+        if self.study.running:
+            return self.study.running[0]
+        if len(self.study.trials) < self.loaded.sweep.wanted_trials:
+            return self.study.ask()
         return None
 
     def _watch(self, active: Active, stop_signals: StopSignals) -> None:
@@ -143,19 +143,12 @@ class Driver:
                     raise KeyboardInterrupt(stop_signals.name)
                 time.sleep(POLL_S)
         except BaseException:
-            self._say("stopping the trial that runs ...")
+            self.say("stopping the trial that runs ...")
             stop(active.process)
             raise
 
-    def _remove_interrupted(self) -> None:
-        """Remove the trials whose end an earlier driver did not see; they are run again in turn."""
-        for trial in self._study.running:
-            remove(self._folder_of(trial))
-            line = "did not end while its driver ran, run again"
-            self._say(f"trial {trial.number}: {line}")
-
     def _folder_of(self, trial: FrozenTrial) -> Path:
-        return self._folder / "trials" / f"trial_{trial.number:04d}"
+        return sweep_folder(self.loaded) / "trials" / f"trial_{trial.number:04d}"
 
     def _begin(self, trial: FrozenTrial) -> Active | None:
         """Write the trial's config and start it; values that make no config, or one that `rn50
@@ -163,12 +156,12 @@ class Driver:
         folder = self._folder_of(trial)
         results = json.dumps(str(folder.parent))
         settings = [f"name={folder.name}", f"system.results={results}"]
-        run = self._loaded.base.run
+        run = self.loaded.base.run
         if run.seed is None and "seed" not in trial.params:
-            seed = training_seed(self._sweep, trial.number)
+            seed = training_seed(self.loaded.sweep, trial.number)
             settings.append(f"seed={seed}")
         try:
-            loaded = self._loaded.load_trial(trial.params, *settings)
+            loaded = self.loaded.load_trial(trial.params, *settings)
             plan_launch(loaded, Options()).refuse()
         except UserError as error:
             reason = "; ".join(problems_of(error))
@@ -177,18 +170,18 @@ class Driver:
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / CONFIG, loaded.to_yaml())
         values = [f"{key}={value}" for key, value in trial.params.items()]
-        self._say(f"trial {trial.number}: {', '.join(values)}")
+        self.say(f"trial {trial.number}: {', '.join(values)}")
         return Active(trial.number, folder, start(folder))
 
     def _has_ended(self, active: Active) -> bool:
         """One look at a trial: new evaluations first, then whether it has ended. Its end is
         noted."""
         code = active.process.poll()  # before the look: an end has all its evaluations
-        target = self._loaded.base.run.eval.target
+        target = self.loaded.base.run.eval.target
         unseen = evaluations(active.folder)[active.seen :]
         for epoch, accuracy in unseen:
             active.seen += 1
-            is_poor = self._study.report(active.number, epoch, accuracy)
+            is_poor = self.study.report(active.number, epoch, accuracy)
             # one at its target is about to end well by itself
             if is_poor and accuracy < target:
                 stop(active.process)
@@ -204,7 +197,7 @@ class Driver:
         if result.stopped and result.stopped.by:
             self._end(number, TrialState.FAIL, reason=result.why)
             return
-        objective = self._sweep.objective
+        objective = self.loaded.sweep.objective
         accuracy = result.eval_accuracy
         value: float | None = getattr(result, MEASURED[objective])
         ended_well = [SUCCESS]
@@ -227,6 +220,6 @@ class Driver:
         reason: str = "",
     ) -> None:
         """Note how a trial ended, and say so."""
-        self._study.end(number, state, value, reason)
+        self.study.end(number, state, value, reason)
         came_to = reason if value is None else f"{value:g}"
-        self._say(f"trial {number}: {state.name.lower()}: {came_to}")
+        self.say(f"trial {number}: {state.name.lower()}: {came_to}")

@@ -116,7 +116,7 @@ class Study:
                 "trial": trial.number,
                 "state": trial.state.name.lower(),
                 "value": trial.value,
-                "parameters": dict(trial.params),
+                "parameters": trial.params,
                 "reason": trial.user_attrs.get(REASON, ""),
                 "seconds": trial.duration and trial.duration.total_seconds(),
             }
@@ -125,7 +125,7 @@ class Study:
         return {
             "sweep": self._sweep.name,
             "objective": self._sweep.objective,
-            "best": None if best is None else best.number,
+            "best": best and best.number,
             "trials": trials,
         }
 

@@ -68,7 +68,7 @@ def test_fewer_hosts_than_nodes_are_refused_before_anything_starts() -> None:
     with refused("2 hosts expected"):
         load_ready(job)
     with refused("2 hosts expected"):
-        measure_on_ranks(loaded, "mpirun", time_loops)
+        measure_on_ranks(job, loaded, time_loops)
 
 
 def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
@@ -125,8 +125,12 @@ def test_contenders_alternate_and_the_first_round_warms_up() -> None:
 
 def test_jobs_in_turn_say_how_many_are_done() -> None:
     done: list[tuple[int, int]] = []
-    turns = in_turn("ab", 2, lambda *progress: done.append(progress))
-    assert "".join(turns) == "baab"
+    job = BenchJob(
+        lambda *_, **__: lambda *progress: done.append(progress),
+        "gloo",
+        load_for_launch,
+    )
+    assert "".join(in_turn(job, "timing", "ab", 2)) == "baab"
     assert done == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
 
 
@@ -144,9 +148,10 @@ def test_a_failed_rank_leaves_its_reason_and_its_output(
 ) -> None:
     overrides = [f"data.path={smoke_data}", f"system.results={tmp_path}"]
     loaded = load_for_launch("smoke", overrides, 2)
+    job = BenchJob(lambda _: print, "mpirun", lambda: loaded)
     with pytest.raises(UserError) as caught:
         # rounds that are no number
-        measure_on_ranks(loaded, "mpirun", time_loops, "many", 1)
+        measure_on_ranks(job, loaded, time_loops, "many", 1)
     reason, _, details = str(caught.value).partition("; details: ")
     assert " failed in benchmark at step 0: TypeError: can only concat" in reason
     log = Path(details)

@@ -2,13 +2,14 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rn50.bench import scaling
-from rn50.bench.curves import Case
+from rn50.bench.curves import Case, Timing
 from rn50.bench.harness import BenchJob
 from rn50.bench.scaling import save_reference
 from rn50.compliance.check_log import Check
@@ -57,23 +58,24 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         assert ranks is None
         return load_config("dgxa100_n128", overrides)
 
-    def measure(
+    def measure_curves(
         job: BenchJob, curves: dict[str, list[Case]], load: Any, _: Any
     ) -> None:
         ((case,),) = curves.values()
         assert case.ranks == load(case).run.system.world_size == 1024
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scaling, "measure_curves", measure)
+    monkeypatch.setattr(scaling, "measure_curves", measure_curves)
     job = BenchJob(lambda _: print, "gloo", load)
+    measure = partial(scaling.measure_reference, job, Timing(2, 3, 10), check=False)
     with refused(r"found '/.*/nothing'"):
-        scaling.measure(job, save=tmp_path / "nothing")
+        measure(tmp_path / "nothing")
     (tmp_path / "mine.yaml").write_text(MACHINE)
     with pytest.raises(KeyboardInterrupt):
-        scaling.measure(job, save=tmp_path / "mine.yaml")
+        measure(tmp_path / "mine.yaml")
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
     with refused("mine.yaml: cannot write"):
-        scaling.measure(job, save=tmp_path / "mine.yaml")
+        measure(tmp_path / "mine.yaml")
 
 
 def test_a_slow_run_is_not_a_good_one() -> None:

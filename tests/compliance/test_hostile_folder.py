@@ -103,7 +103,7 @@ def test_no_side_file_gets_more_than_a_note(
 ) -> None:
     plant_all(folder, secret, plant)
     read_folder = read_run_records(folder)
-    assert read_folder._replace(notes=()) == RunRecords(folder)
+    assert read_folder._replace(notes=()) == RunRecords(folder, spans=[])
     noted = {note.partition(":")[0] for note in read_folder.notes}
     lenient = {"metrics.jsonl"} if plant is deep else set()  # its lines are torn
     assert set(SIDE_FILES) - {"scaling.json"} - noted == lenient

@@ -137,7 +137,7 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
         run = study / f"trials/trial_{number}/20261122T105236Z"
         shutil.copytree(job / f"run_{number}", run)
         write_metrics(run, [{"kind": "train", "step": 1, "loss": 2.0}])
-    assert read_run_records(run / "nothing").notes == ()
+    assert not read_run_records(run / "nothing").notes
     (run / "attempt_1").mkdir()  # as resuming a run leaves it
     shutil.copy(run / "metrics.jsonl", run / "attempt_1")
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]

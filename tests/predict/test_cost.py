@@ -8,6 +8,7 @@ from rn50.config.algorithms import grid
 from rn50.predict import cost
 from rn50.predict.cost import ALGORITHMS, allreduce
 from rn50.predict.topology import Link, Node, Topology
+from tests.conftest import refused
 from tests.predict.messages import flat
 
 FUZZ = settings(max_examples=40)
@@ -53,7 +54,7 @@ def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
     "algorithm", ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)"]
 )
 def test_a_wrong_name_or_grid_is_refused(algorithm: str) -> None:
-    with pytest.raises(ValueError, match="expected"):
+    with refused("expected"):
         allreduce(algorithm, flat(8, LINK), 1e6)
 
 

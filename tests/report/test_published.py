@@ -6,7 +6,7 @@ import pytest
 
 from rn50.cli.log import log_compare
 from rn50.config.load import load
-from rn50.report.published import beside_published, machine_of
+from rn50.report.published import accelerators_of, beside_published
 from rn50.report.run_records import read_subjects
 from tests.cli.test_check import log
 from tests.compliance.test_rules import nth
@@ -15,15 +15,17 @@ from tests.report.conftest import images_of, write_config
 from tests.report.test_report import page_of
 
 
-def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
+def test_the_config_of_a_run_says_how_many_accelerators_it_has(tmp_path: Path) -> None:
     run = load("dgxh100_8").run
-    assert machine_of(tmp_path, run) == ("NVIDIA H100 SXM5 80 GB", 8)
+    assert accelerators_of(tmp_path, run) == 8
 
 
-def test_a_published_log_names_its_machine_by_its_folder(tmp_path: Path) -> None:
+def test_the_folder_of_a_published_log_says_how_many_accelerators_it_has(
+    tmp_path: Path,
+) -> None:
     path = log(tmp_path / "eos_ngc24.04_mxnet")
-    assert machine_of(path, None) == ("H100-SXM-80GB", 8)
-    assert machine_of(tmp_path, None) is None
+    assert accelerators_of(path, None) == 8
+    assert accelerators_of(tmp_path, None) is None
 
 
 def evaluated(folder: Path, preset: str, *overrides: str, epoch: int = 90) -> Path:

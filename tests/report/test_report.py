@@ -13,7 +13,7 @@ from rn50.launch.run import try_report
 from rn50.logging.run_folder import RunFolder
 from rn50.report.html import render_report, write_report
 from rn50.report.norms import norm_ratios
-from rn50.report.plots import Plot, _planned, page_charts
+from rn50.report.plots import Plots, _planned, page_charts
 from rn50.report.run_records import read_subjects
 from tests.checkout import SHARED
 from tests.cli.test_check import log
@@ -311,7 +311,7 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
 
 def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
     # an evaluation before epoch 0 is not drawn either
-    def charts(epoch: float, *hostile: dict[str, object]) -> dict[str, list[Plot]]:
+    def charts(epoch: float, *hostile: dict[str, object]) -> Plots:
         log(run_folder, nth("eval_accuracy", -1, epoch_num=epoch))
         usual = [*train_records(), *step_records(), *norm_records()]
         write_metrics(run_folder, [*usual, *hostile])
@@ -367,9 +367,9 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     assert max(planned, key=itemgetter(1)) == pytest.approx((1, 0.5))
     assert first == pytest.approx((1 / 50, 0.5 / 50))
     assert end == pytest.approx(8)
-    lr, *_ = page_charts([("_", subject)])["schedule"]
+    (lr, image), *_ = page_charts([("_", subject)])["schedule"]
     assert lr.title == "Learning rate"
-    (chart,) = images_of(lr.chart)
+    (chart,) = images_of(image)
     assert ">planned<" in chart
     assert ">as run<" in chart
 

@@ -56,7 +56,7 @@ NOISE = "mpirun: hello\n\n[1,0]<stdout>: :::MLL\n:::MLLOG {broken\n:::MLLOG [1, 
 def shown(path: Path) -> dict[str, Any]:
     """The object that `rn50 log show --json` prints."""
     (subject,) = read_all([path])
-    return log_commands.shown(subject.logs[0], subject)
+    return log_commands.shown(subject.runs[0], subject)
 
 
 def figures_of(folder: Path, log_text: str) -> dict[str, Any]:
