@@ -1,7 +1,6 @@
 """The watchdog's side of the conversation: real sockets, no ranks."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -164,12 +163,13 @@ def test_of_ranks_that_stand_still_the_one_that_the_others_wait_for_is_blamed(
     assert "no progress" in failed.reason
 
 
-COMPUTES = "while True: pass"
-SLEEPS = "import time; time.sleep(600)"
+COMPUTES = "print(flush=True)\nwhile True: pass"
+SLEEPS = "import time; print(flush=True); time.sleep(600)"
 # Ten reads of a disk a second, as of a process that is swapped out: the file leaves the cache.
 READS = """
 import os, sys, time
 file = os.open(sys.argv[1], os.O_RDONLY)
+print(flush=True)
 while True:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     os.pread(file, 1 << 20, 0)
@@ -183,6 +183,7 @@ def poll():
         pass
 with talks_to_ranks():
     threading.Thread(target=poll, daemon=True).start()
+print(flush=True)
 time.sleep(600)
 """
 LIMITS = Settings(silence_s=1.0, stall_s=2.0, start_s=3.0)
@@ -197,8 +198,8 @@ VERDICTS = {
     (POLLS, "silent"): (STARTED_LATE, "silent"),
     (COMPUTES, "silent"): (STARTED_LATE, None),
     (READS, "silent"): (STARTED_LATE, None),
-    (SLEEPS, "stopped"): ("silent.*is stopped",) * 2,
-    (COMPUTES, "stopped"): ("silent.*is stopped",) * 2,
+    (SLEEPS, "stopped"): ("reason=.silent.*is stopped",) * 2,
+    (COMPUTES, "stopped"): ("reason=.silent.*is stopped",) * 2,
     (COMPUTES, "cut off"): (
         f"{STARTED_LATE}.*; silent for .*network is cut",
         "silent.*network is cut",
@@ -206,34 +207,83 @@ VERDICTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", ["load MXNet and Horovod", "epoch 1"])
-def test_a_rank_is_judged_by_what_its_process_does(phase: str, tmp_path: Path) -> None:
-    """All cases at once, each with a real process and a watchdog of its own."""
+class MovedClock:
+    """A watchdog's clock that a test moves: a busy machine changes no verdict."""
+
+    now_s = 0.0
+    looks = 0
+
+    def watch(self) -> None:
+        pass
+
+    def look_s(self) -> float:
+        self.looks += 1
+        return self.now_s
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[dict[tuple[str, bool], int]]:
+    """The processes of VERDICTS, by what they do and whether they are stopped."""
     large = tmp_path / "large"
     large.write_bytes(bytes(1 << 20))
     sync(large)
-    watchdogs = {case: Watchdog(LIMITS, 1, one_machine=True) for case in VERDICTS}
-    processes = {}
-    ranks = {}
+    started = {}
     for code, heard in VERDICTS:
-        process = subprocess.Popen([sys.executable, "-c", code, str(large)], cwd=ROOT)
-        processes[code, heard] = process
-    time.sleep(2)  # POLLS has loaded the package
-    for (code, heard), watchdog in watchdogs.items():
-        pid = processes[code, heard].pid
+        is_stopped = heard == "stopped"
+        if (code, is_stopped) in started:
+            continue
+        command = [sys.executable, "-c", code, str(large)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        started[code, is_stopped] = process
+        assert process.stdout is not None
+        process.stdout.readline()  # it has come to what it is for
+        if is_stopped:
+            process.send_signal(signal.SIGSTOP)
+    yield {what: process.pid for what, process in started.items()}
+    for process in started.values():
+        process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["load MXNet and Horovod", "epoch 1"])
+def test_a_rank_is_judged_by_what_its_process_does(
+    phase: str,
+    processes: dict[tuple[str, bool], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All cases at once, each with a watchdog of its own, over real processes."""
+    monkeypatch.setattr("rn50.launch.watchdog.RunningClock", MovedClock)
+    monkeypatch.setattr("rn50.launch.watchdog._TICK_S", 0.01)
+    watchdogs = {case: Watchdog(LIMITS, 1, one_machine=True) for case in VERDICTS}
+    ranks = {}
+    for case, watchdog in watchdogs.items():
+        code, heard = case
         host = "elsewhere" if heard == "cut off" else socket.gethostname()
-        ranks[code, heard] = Rank(watchdog, 0, host, pid)
-        ranks[code, heard].beat(phase, 7)
-        if heard == "stopped":
-            os.kill(pid, signal.SIGSTOP)
-    for _ in range(10):
-        time.sleep(0.6)
-        for case, rank in ranks.items():
-            if case[1] == "heard":
-                rank.beat(phase, 7, activity=activity_of(processes[case].pid))
+        pid = processes[code, heard == "stopped"]
+        ranks[case] = Rank(watchdog, 0, host, pid)
+        ranks[case].beat(phase, 7)
+        for _ in range(2):
+            assert ranks[case].lines.readline() == BEAT
+    clocks: list[Any] = [watchdog._clock for watchdog in watchdogs.values()]
+    reads = processes[READS, False]
+
+    def move() -> None:
+        """On by less than `silence_s`, while the process that reads has read."""
+        before = activity_of(reads)
+        wait_until(lambda: activity_of(reads) != before)
+        for clock in clocks:
+            clock.now_s += 0.4
+            clock.looks = 0
+
+    for _ in range(15):
+        move()
+        for (code, heard), rank in ranks.items():
+            if heard == "heard":
+                rank.beat(phase, 7, activity=activity_of(processes[code, False]))
+                assert rank.lines.readline() == BEAT
+        # the second look follows the verdict of the first
+        wait_until(lambda: all(clock.looks > 2 for clock in clocks))
     for case, reasons in VERDICTS.items():
-        processes[case].kill()
         watchdogs[case].close()
         failed = watchdogs[case].failed_rank
         expected = reasons[phase in TRAINING]
