@@ -247,9 +247,7 @@ def processes(tmp_path: Path) -> Iterator[dict[tuple[str, bool], int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["load MXNet and Horovod", "epoch 1"])
 def test_a_rank_is_judged_by_what_its_process_does(
-    phase: str,
-    processes: dict[tuple[str, bool], int],
-    monkeypatch: pytest.MonkeyPatch,
+    phase: str, processes: dict[tuple[str, bool], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All cases at once, each with a watchdog of its own, over real processes."""
     monkeypatch.setattr("rn50.launch.watchdog.RunningClock", MovedClock)
