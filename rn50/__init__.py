@@ -164,9 +164,7 @@ def predict(
     from .predict.predictor import predict as answer
 
     arguments = [] if config is None else [config, *overrides]
-    usual = dict.fromkeys(("epochs", "algorithm", "groups", "precision"))
-    job = Request(arguments, system, gpus, batch_per_gpu, usual | choices).job()
-    return answer(job)
+    return answer(Request(arguments, system, gpus, batch_per_gpu, choices).job())
 
 
 def _make_callable(function: Callable[..., Any]) -> ModuleType:

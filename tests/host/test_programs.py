@@ -29,8 +29,7 @@ from rn50.launch import (
 )
 from rn50.launch.doctor import try_library
 from rn50.launch.environment_record import output_of
-from rn50.launch.launch_plan import Options, plan_launch
-from rn50.launch.launchers import pick_pmi
+from rn50.launch.launchers import Job, pick_pmi
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.supervisor import run_watched
 from rn50.sweep import trial
@@ -106,6 +105,7 @@ def built(folder: Path) -> Path:
     return kernels.build(source)
 
 
+PLAN: Any = SimpleNamespace(job=Job((), 1, 1), launcher="mpirun")
 CALLS: dict[str, Callable[[Path], object]] = {
     "compliance.official.check_officially": lambda folder: check_officially(
         folder, "4.0.0"
@@ -118,9 +118,7 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "launch.launchers.pick_pmi": lambda _: pick_pmi(None),
     "launch.mpi_program._described": lambda _: mpi_program._described("mpirun"),
     "launch.nccl_trial._rows": lambda _: nccl_trial._rows("NCCL", ["x"], os.environ),
-    "launch.nodes_left._answers": lambda _: nodes_left._answers(
-        plan_launch(load("smoke"), Options(), "mpirun"), "here"
-    ),
+    "launch.nodes_left._answers": lambda _: nodes_left._answers(PLAN, "here"),
     "launch.package._check": lambda folder: package._check(folder / "x", "4.0.0"),
     "launch.submit._answer": lambda _: submit._answer(SCHEDULERS["sge"], "4"),
     "launch.submit._queue": lambda folder: queue(folder, submit._queue),

@@ -198,8 +198,8 @@ VERDICTS = {
     (POLLS, "silent"): (STARTED_LATE, "silent"),
     (COMPUTES, "silent"): (STARTED_LATE, None),
     (READS, "silent"): (STARTED_LATE, None),
-    (SLEEPS, "stopped"): ("reason=.silent.*is stopped",) * 2,
-    (COMPUTES, "stopped"): ("reason=.silent.*is stopped",) * 2,
+    (SLEEPS, "stopped"): ("silent.*is stopped",) * 2,
+    (COMPUTES, "stopped"): ("silent.*is stopped",) * 2,
     (COMPUTES, "cut off"): (
         f"{STARTED_LATE}.*; silent for .*network is cut",
         "silent.*network is cut",
@@ -266,9 +266,9 @@ def test_a_rank_is_judged_by_what_its_process_does(
     reads = processes[READS, False]
 
     def move() -> None:
-        """On by less than `silence_s`, while the process that reads has read."""
-        before = activity_of(reads)
-        wait_until(lambda: activity_of(reads) != before)
+        """Move the clocks by less than `silence_s`, while the process that reads has read."""
+        last_seen = activity_of(reads)
+        wait_until(lambda: activity_of(reads) != last_seen)
         for clock in clocks:
             clock.now_s += 0.4
             clock.looks = 0
