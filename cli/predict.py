@@ -101,7 +101,8 @@ class Request:
     gpus: int | None
     batch: int | None
     choices: JsonObject
-    """What replaces the config's or the machine's: epochs, algorithm, groups, precision."""
+    """What replaces the config's or the machine's: epochs, algorithm, groups, precision; None: it
+    does not."""
 
     def job(self) -> PredictedJob:
         """The job. Raises UserError: neither config nor machine, or what makes no run."""
@@ -130,7 +131,10 @@ class Request:
             raise UserError("--best finds the batch: omit --batch-per-gpu")
         if self.system is not None and not self.arguments and self.gpus is None:
             raise UserError("--best --system needs --gpus or --nodes")
-        return best_of_each_batch(self._one_batch, self.choices)
+        return best_of_each_batch(self._one_batch, self._made_choices())
+
+    def _made_choices(self) -> JsonObject:
+        return {key: value for key, value in self.choices.items() if value is not None}
 
     def _one_batch(self, batch: int) -> PredictedJob:
         """The job with `batch` images a GPU for the whole run, and, unless they are given, the
@@ -152,7 +156,7 @@ class Request:
         # a user's file may bear the name of a machine of ours
         if is_file(Path(name)):
             name = f"{system.name} ({Path(name).name})"
-        choices = dict(self.choices)
+        choices = self._made_choices()
         if system.performance:
             # the first one, fp16 where it is known; some machines have been measured in fp32 alone
             for precision in known_precisions(system.performance)[:1]:
@@ -177,7 +181,7 @@ class Request:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
         overrides = on_machine(overrides, self.system)
         run = load(config, overrides).run
-        choices = dict(self.choices)
+        choices = self._made_choices()
         if self.gpus is not None:  # laid on whole nodes of the machine
             one_node = load(config, [*overrides, "system.nodes=1"])
             choices["system"] = one_node.run.system
@@ -230,7 +234,6 @@ def predict(
         "groups": groups,
         "precision": precision,
     }
-    chosen = {name: choice for name, choice in choices.items() if choice is not None}
     if nodes is not None:
         if gpus is not None:
             raise UserError("--nodes and --gpus exclude each other")
@@ -239,7 +242,7 @@ def predict(
             gpus = nodes * load_system(system).ranks_per_node
         else:
             arguments = [*(arguments or []), f"system.nodes={nodes}"]
-    request = Request(arguments, system, gpus, batch_per_gpu, chosen)
+    request = Request(arguments, system, gpus, batch_per_gpu, choices)
     if best:
         _predict_best(request, plot, as_json=as_json)
         return

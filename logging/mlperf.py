@@ -99,8 +99,15 @@ class MLPerfLog:
         moment: Moment | None = None,
         **metadata: Any,
     ) -> None:
-        """An event of the run, by its key. `moment`: when the device was or will be done with what
-        lies before; None: now."""
+        """Log an event of the run.
+
+        Args:
+            name: the key of the record.
+            value: its value.
+            moment: when the device was or will be done with what lies before; None: now.
+            metadata: what the record says besides.
+        """
+        # not _write itself: a record names its caller's line, so many calls above the logger
         self._write(name, value, moment, **metadata)
 
     def submission(self, run: Run) -> None:

@@ -30,6 +30,8 @@ from .events import (
 
 MOST_BYTES = 1 << 30
 """No log is larger: the largest published one has 3.4 MB."""
+MOST_LINES = 10_000_000
+"""Lines of a file: so many empty ones take 21 s to read, and the published logs are far below."""
 MOST_RECORDS = 100_000
 """Records that are kept of a file, some 100 MB: published logs have up to 2,000."""
 MOST_ODD_KEYS = 1000
@@ -132,7 +134,7 @@ class _Reader:
         return content
 
     def read(self, file: BinaryIO) -> None:
-        """Read all lines. Raises CannotRead: there are too many bytes or records."""
+        """Read all lines. Raises CannotRead: there are too many bytes, lines or records."""
         goes_on = False
         while raw := file.readline(_LINE_BYTES):
             self.head = self.head or raw[:64]
@@ -143,6 +145,11 @@ class _Reader:
                     f"cannot read: more than {MOST_BYTES:,} bytes, which no log has",
                 )
             self.log.lines += not goes_on
+            if self.log.lines > MOST_LINES:
+                raise CannotRead(
+                    self.log.path,
+                    f"cannot read: more than {MOST_LINES:,} lines, which no log has",
+                )
             if _BINARY.search(raw):
                 self._problem(
                     "binary",

@@ -63,6 +63,8 @@ def test_a_room_is_called_like_its_function_and_stays_a_package(
     assert schedulers.SCHEDULERS is SCHEDULERS
     answer = rn50.predict("abci_2048_open", gpus=1024)
     assert answer.job.gpus == 1024
+    choices = {"epochs": None, "groups": None, "precision": None}
+    assert rn50.predict("abci_2048_open", gpus=1024, **choices).job == answer.job
 
 
 def test_wrong_input_is_the_commands_error(tmp_path: Path) -> None:

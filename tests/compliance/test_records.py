@@ -216,6 +216,15 @@ def test_more_records_than_a_run_has_leave_no_verdict(
     assert "seed" in check.cause
 
 
+def test_more_lines_than_a_log_has_leave_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parse, "MOST_LINES", 1000)
+    check = checked(tmp_path / "log.txt", [*good_lines(), *["\n"] * 1000])
+    assert check.verdict == CANNOT_READ
+    assert "more than 1,000 lines" in check.cause
+
+
 # --- hostile content ------------------------------------------------------------------------------
 
 

@@ -189,11 +189,11 @@ time.sleep(600)
 LIMITS = Settings(silence_s=1.0, stall_s=2.0, start_s=3.0)
 STARTED_LATE = "no progress for 3 s"
 VERDICTS = {
-    # what the process does, whether it is heard: in start-up, in training
-    (SLEEPS, "heard"): (STARTED_LATE, "no progress.*sleeping.* 0.0 s of CPU"),
-    (POLLS, "heard"): (STARTED_LATE, "no progress"),
-    (COMPUTES, "heard"): (STARTED_LATE, None),
-    (READS, "heard"): (STARTED_LATE, None),
+    # what the process does, whether it reports: in start-up, in training
+    (SLEEPS, "reports"): (STARTED_LATE, "no progress.*sleeping.* 0.0 s of CPU"),
+    (POLLS, "reports"): (STARTED_LATE, "no progress"),
+    (COMPUTES, "reports"): (STARTED_LATE, None),
+    (READS, "reports"): (STARTED_LATE, None),
     (SLEEPS, "silent"): (STARTED_LATE, "silent.*sleeping"),
     (POLLS, "silent"): (STARTED_LATE, "silent"),
     (COMPUTES, "silent"): (STARTED_LATE, None),
@@ -228,8 +228,8 @@ def processes(tmp_path: Path) -> Iterator[dict[tuple[str, bool], int]]:
     large.write_bytes(bytes(1 << 20))
     sync(large)
     started = {}
-    for code, heard in VERDICTS:
-        is_stopped = heard == "stopped"
+    for code, state in VERDICTS:
+        is_stopped = state == "stopped"
         if (code, is_stopped) in started:
             continue
         command = [sys.executable, "-c", code, str(large)]
@@ -255,9 +255,9 @@ def test_a_rank_is_judged_by_what_its_process_does(
     watchdogs = {case: Watchdog(LIMITS, 1, one_machine=True) for case in VERDICTS}
     ranks = {}
     for case, watchdog in watchdogs.items():
-        code, heard = case
-        host = "elsewhere" if heard == "cut off" else socket.gethostname()
-        pid = processes[code, heard == "stopped"]
+        code, state = case
+        host = "elsewhere" if state == "cut off" else socket.gethostname()
+        pid = processes[code, state == "stopped"]
         ranks[case] = Rank(watchdog, 0, host, pid)
         ranks[case].beat(phase, 7)
         for _ in range(2):
@@ -275,8 +275,8 @@ def test_a_rank_is_judged_by_what_its_process_does(
 
     for _ in range(15):
         move()
-        for (code, heard), rank in ranks.items():
-            if heard == "heard":
+        for (code, state), rank in ranks.items():
+            if state == "reports":
                 rank.beat(phase, 7, activity=activity_of(processes[code, False]))
                 assert rank.lines.readline() == BEAT
         # the second look follows the verdict of the first
