@@ -8,16 +8,20 @@ from .records import Clocks, Jump
 JUMP_S = 0.1
 """The smallest step of the wall clock that is noted: NTP's daemons step by at least 0.128 s, and
 for less they slew both clocks."""
-_MONOTONIC = time.CLOCK_BOOTTIME
-"""Linux's CLOCK_MONOTONIC stands still while a machine is suspended: that time counts too."""
 
 Moment = Callable[[], float]
-"""When something is done, in seconds of `time.perf_counter`; NaN: it is not yet."""
+"""When something is done, in seconds of `boot_time_s`; NaN: it is not yet."""
+
+
+def boot_time_s() -> float:
+    """Now, by the clock of every moment: train/kernels/stamp.c and train/gpu/step.c read it too."""
+    # CLOCK_MONOTONIC stands still while a machine is suspended: that time counts too
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def present() -> Moment:
     """This moment."""
-    now_s = time.perf_counter()
+    now_s = boot_time_s()
     return lambda: now_s
 
 
@@ -39,16 +43,11 @@ class Clock:
     @property
     def unix_s(self) -> float:
         """Seconds since 1970, never less than before."""
-        return (
-            self._begun_unix_s
-            + time.clock_gettime(_MONOTONIC)
-            - self._begun_monotonic_s
-        )
+        return self.unix_s_at(boot_time_s)
 
     def unix_s_at(self, moment: Moment) -> float:
-        """A moment of the past in seconds since 1970; NaN: not yet known."""
-        # moments are of another clock, so how long ago it was counts; NaN stays NaN
-        return self.unix_s - (time.perf_counter() - moment())
+        """A moment in seconds since 1970, the same whenever it is asked; NaN: not yet known."""
+        return self._begun_unix_s + (moment() - self._begun_monotonic_s)
 
     def look(self) -> float | None:
         """Seconds by which the wall clock has jumped since the last look; None: it has not."""
@@ -73,4 +72,4 @@ class Clock:
 
 def _read_both() -> tuple[float, float]:
     """(wall clock, monotonic clock) of one moment."""
-    return time.time(), time.clock_gettime(_MONOTONIC)
+    return time.time(), boot_time_s()

@@ -9,7 +9,6 @@ last waits for the stamp before it.
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
-from ..logging.clock import Moment
+from ..logging.clock import Moment, boot_time_s
 from . import kernels
 from .host_reads import RUN_AHEAD_STEPS
 
@@ -98,11 +97,11 @@ class StepTimes:
         self._last = step
         row = self._row
         row[:] = np.nan
-        row[_ASKED] = time.perf_counter()
+        row[_ASKED] = boot_time_s()
 
     def have_batch(self) -> None:
         """The host has the batch."""
-        self._row[_BATCH] = time.perf_counter()
+        self._row[_BATCH] = boot_time_s()
 
     def after(self, phase: str, arrays: Sequence[nd.NDArray]) -> None:
         """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it

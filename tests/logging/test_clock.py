@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.logging.clock import Clock
+from rn50.logging.clock import Clock, present
 from rn50.logging.line_file import last_stamp_unix_s
 from rn50.logging.metrics import Metrics
 from rn50.logging.mlperf import MLPerfLog, close_interrupted
@@ -34,6 +34,13 @@ def test_a_jump_of_the_wall_clock_is_seen_once_and_moves_no_stamp(
     (jump,) = comparison.jumps
     assert jump.by_s == pytest.approx(by_s, abs=0.05)
     assert comparison.wall_minus_monotonic_s == pytest.approx(by_s, abs=0.05)
+
+
+def test_a_moment_has_one_stamp_whenever_it_is_asked() -> None:
+    clock = Clock()
+    moment = present()
+    stamps_s = {clock.unix_s_at(moment) for _ in range(100)}
+    assert len(stamps_s) == 1
 
 
 def test_a_run_that_goes_on_does_not_run_back() -> None:

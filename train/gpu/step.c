@@ -137,7 +137,7 @@ void rn50_launch(void *run_context, void *parameter) {
 
 static void note_time(void *slot) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(CLOCK_BOOTTIME, &now);
   *(double *)slot = now.tv_sec + 1e-9 * now.tv_nsec;
 }
 
