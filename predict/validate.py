@@ -14,6 +14,8 @@ from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from ..config.communication import plan_own
 from ..config.load import load, load_system
@@ -32,7 +34,6 @@ UNNAMED_EPOCHS = "90"
 _HUBER = 0.0125
 """Relative miss beyond which a row pulls no harder, so that nearly the sum of absolute errors is
 the least. An entry can be much slower than its site's other entries, but not much faster."""
-_ITERATIONS = 20
 
 _system = cache(load_system)
 
@@ -231,25 +232,21 @@ def left_out() -> Iterator[Row]:
 
 
 def fit_sheet(runs: Sequence[Published]) -> Sheet:
-    """The four constants with the least deviation from `runs`, by iterated least squares on the
-    logarithm of the step. Equal configurations share a weight; what a step waits for is taken from
-    the present constants."""
+    """The four constants with the least deviation from `runs`, by least squares on the logarithm of
+    the step. Equal configurations share a weight; what a step waits for is taken from the present
+    constants."""
     sizes = [(run.job.system.accelerator, run.job.gpus, run.job.batch) for run in runs]
     weights = np.array([sizes.count(size) ** -0.5 for size in sizes])
     terms_s = np.array(list(map(_terms_s, runs)))
     measured_s = np.array([run.step_s for run in runs])
-    factors = np.ones(len(SHEET) + 1)
-    for _ in range(_ITERATIONS):
-        step_s = terms_s @ factors
-        misses = np.log(measured_s / step_s)
-        # the root of Huber's weight: 1 near the model, falling with the distance beyond _HUBER
-        distance = np.maximum(np.abs(misses * weights), 1e-12)
-        pull = weights * np.minimum(1.0, _HUBER / distance) ** 0.5
-        slopes = (pull / step_s)[:, None] * terms_s[:, :-1]
-        # A constant that no row speaks of (launches without graphs) stays as it is.
-        change, *_ = np.linalg.lstsq(slopes, misses * pull, rcond=None)
-        factors[:-1] += change
-    return Sheet(*(np.array(SHEET) * factors[:-1]).tolist())
+
+    def misses(factors: NDArray[np.float64]) -> NDArray[np.float64]:
+        steps_s = terms_s @ np.append(factors, 1.0)
+        return weights * np.log(steps_s / measured_s)
+
+    # A constant that no row speaks of (launches without graphs) stays as it is.
+    fit = least_squares(misses, np.ones(len(SHEET)), loss="huber", f_scale=_HUBER)
+    return Sheet(*(fit.x * SHEET).tolist())
 
 
 @cache
