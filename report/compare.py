@@ -198,13 +198,19 @@ def letter(index: int) -> str:
 
 def name_of(subject: Subject) -> str:
     """Return a short name: the last two parts of the path, or of the job's; of what others submit
-    ORG/SYSTEM and what lies below it."""
+    ORG/SYSTEM and what lies below it, or elsewhere these parts after the submitter that its logs
+    name."""
     path = subject.path.resolve()
     # ORG/results/SYSTEM/resnet, as MLPerf's packages are laid out
     if subject.config is None and "results" in path.parts[-4:-1]:
         org, _, *below = path.parts[path.parts.index("results", -4) - 1 :]
         return show("/".join([org, *(name for name in below if name != BENCHMARK)]))
-    return show("/".join((job_of(path) or path).parts[-2:]))
+    name = "/".join((job_of(path) or path).parts[-2:])
+    if subject.config is None and subject.runs:
+        org = subject.runs[0].submission.get("org", "")
+        if org.casefold() not in name.casefold().split("/"):
+            name = f"{org}/{name}"
+    return show(name)
 
 
 def read_all(paths: Iterable[Path], *, bare: bool = False) -> list[Subject]:

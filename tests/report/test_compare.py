@@ -444,6 +444,8 @@ def test_seeds_do_not_make_rows_high_and_what_scrolls_shows_it(
         ("Org/results/box/resnet", "Org/box"),
         ("Org/results/flat", "Org/flat"),
         ("Org/results/two/bert", "Org/two/bert"),
+        ("house/bert", "us/house/bert"),
+        ("US/bert", "US/bert"),
     ],
 )
 def test_a_submission_has_its_submitters_name(
