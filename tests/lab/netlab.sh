@@ -21,7 +21,7 @@ STATE=${RN50_NETLAB_STATE:-/run/rn50-netlab}
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 SUBNET=10.77.0
 PREFIX=rn50-h       # namespaces rn50-h1, rn50-h2, ...; host names h1, h2, ...
-BRIDGE=rn50-br
+HUB=rn50-hub        # the bridge's own: no firewall of this machine, such as Docker's, is asked
 
 fail() { echo "netlab: error: $*" >&2; exit 2; }
 
@@ -66,13 +66,13 @@ connect_by_switch() { # HOST
 }
 
 connect_by_bridge() { # HOST RATE_MBIT
-    ip link add "$BRIDGE-$1" type veth peer name e0 netns "$PREFIX$1"
-    ip link set "$BRIDGE-$1" master "$BRIDGE" up
+    ip -n "$HUB" link add "port$1" type veth peer name e0 netns "$PREFIX$1"
+    ip -n "$HUB" link set "port$1" master bridge up
     if [[ $2 != 0 ]]; then
         # Less than 128k of burst halves the rate: segments come in bursts of 64 KB.
         local shape=(root tbf rate "$2mbit" burst 128k latency 50ms)
         tc -n "$PREFIX$1" qdisc add dev e0 "${shape[@]}"
-        tc qdisc add dev "$BRIDGE-$1" "${shape[@]}"
+        tc -n "$HUB" qdisc add dev "port$1" "${shape[@]}"
     fi
 }
 
@@ -85,8 +85,9 @@ up() { # HOSTS RATE_MBIT DELAY_US
     mkdir -p "$STATE"
     trap down EXIT # half a lab is none
     if [[ $3 == 0 ]]; then
-        ip link add "$BRIDGE" type bridge
-        ip link set "$BRIDGE" up
+        ip netns add "$HUB"
+        ip -n "$HUB" link add bridge type bridge
+        ip -n "$HUB" link set bridge up
     else
         start_switch "$@"
     fi
@@ -121,10 +122,9 @@ END
 
 down() {
     local pid name
-    # A namespace lives on while one of its sockets waits for a peer that is cut off: minutes.
-    for name in /sys/class/net/"$BRIDGE"-*; do
-        [[ ! -e $name ]] || ip link del "${name##*/}"
-    done
+    # A namespace lives on while one of its sockets waits for a peer that is cut off: minutes. Its
+    # link ends with the bridge.
+    ip netns del "$HUB" 2>/dev/null || true
     for name in $(ip netns list | awk -v p="^$PREFIX" '$1 ~ p {print $1}'); do
         for pid in $(ip netns pids "$name"); do kill -9 "$pid" 2>/dev/null || true; done
         ip netns del "$name"
@@ -134,7 +134,6 @@ down() {
     if [[ -s $STATE/switch.pid ]]; then
         kill "$(<"$STATE/switch.pid")" 2>/dev/null || true
     fi
-    ip link del "$BRIDGE" 2>/dev/null || true
     rm -rf "$STATE"
 }
 
