@@ -28,7 +28,7 @@ from ..config.schema import Data
 from ..host.errors import UserError, failing_as
 from ..host.reading import open_file
 from . import recordio, sampling
-from .dataset import load_table, photo_name
+from .dataset import Table, load_table, photo_name
 from .decoder import cause_of, check_decodes, decoder_options
 
 _LINEAR = {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False}
@@ -271,21 +271,15 @@ def _train_batches(
     for step in order.active_steps(rank, first_step):
         numbers, positions, epochs = order.batch(step, rank)
         rows = records.table[numbers]
-        heights = rows["height"].astype(np.float32)
-        widths = rows["width"].astype(np.float32)
+        sides = _sides(rows)
         anchors, shapes = sampling.crop_windows(
-            heights,
-            widths,
-            positions,
-            seeds["augment"],
-            area=data.area,
-            aspect=data.aspect,
+            sides, positions, seeds["augment"], area=data.area, aspect=data.aspect
         )
         plain = epochs >= plain_from
         centred = plain | (not data.augment)
         if centred.any():
             fraction = data.crop_px / data.eval_resize_px
-            centre = sampling.centre_windows(heights, widths, fraction)
+            centre = sampling.centre_windows(sides, fraction)
             anchors[centred] = centre[0][centred]
             shapes[centred] = centre[1][centred]
         mirror = sampling.flips(positions, seeds["flip"])
@@ -332,11 +326,7 @@ def build_eval_source(
             rows = records.table[numbers]
             labels = rows["label"].astype(np.float32)
             labels[~counts] = NOT_COUNTED
-            windows = sampling.eval_windows(
-                rows["height"].astype(np.float32),
-                rows["width"].astype(np.float32),
-                data.eval_resize_px,
-            )
+            windows = sampling.eval_windows(_sides(rows), data.eval_resize_px)
             yield numbers, (records.images(numbers), labels, *windows)
 
     def graph(jpegs: Any, labels: Any, starts: Any, ends: Any) -> Images:
@@ -361,6 +351,12 @@ def build_eval_source(
         data=data,
         device_id=device_id,
     )
+
+
+def _sides(rows: Table) -> sampling.Floats:
+    """The heights and widths of images, in pixels."""
+    sides = np.stack([rows["height"], rows["width"]], axis=1)
+    return sides.astype(np.float32)
 
 
 def _augment(images: Any, operations: Sequence[Any], tile: Any, crop_px: int) -> Any:
