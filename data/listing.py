@@ -14,17 +14,18 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
+from posixpath import basename
 from typing import NamedTuple
 
 from ..host.errors import UserError
 from ..host.finding import printable
+from ..host.progress import say_aside
 from ..host.reading import open_file, read_file
 from .survey import (
     PHOTO_SUFFIXES,
@@ -169,7 +170,7 @@ def _refuse_train(
         _refuse_nested(folder, files)
     if empty := [name for name in classes if not any(map(_is_image, files[name]))]:
         first, *rest = empty
-        names = [_base_name(file.name) for file in files[first]]
+        names = [basename(file.name) for file in files[first]]
         also = f" in it, and in {shortened(rest)}," if rest else ""
         raise refusal(folder / first, f"images ({_KINDS}){also}", names)
     if folder != images:
@@ -185,8 +186,7 @@ def _val_sources(images: Path, files: Files, classes: list[str]) -> list[SourceI
     for name in sorted(named - {*classes}):
         if as_in_train := spelt.get(look(name)):
             files[as_in_train] = files.pop(name)
-            line = f"{folder}: {name!a} is taken as {as_in_train!a} of train"
-            print(line, file=sys.stderr)
+            say_aside(f"{folder}: {name!a} is taken as {as_in_train!a} of train")
     if unknown := files.keys() - {*classes, _FLAT, _LOOSE}:
         names = sorted(f"{name}/" for name in unknown)
         raise refusal(folder, "classes of train", names)
@@ -242,8 +242,7 @@ def _print_left_out(images: Path, neighbours: list[str], *splits: Files) -> None
         inside = chain.from_iterable(files.values())
         names += [file.name for file in inside if not _is_image(file)]
     if names:
-        line = f"{images}: not packed: {describe(sorted(names))}"
-        print(printable(line), file=sys.stderr)
+        say_aside(f"{images}: not packed: {describe(sorted(names))}")
 
 
 def _in_utf8(name: str) -> str:
@@ -280,11 +279,11 @@ def _in_tar_of_tars(tar: Path) -> Files:
     files: Files = {_LOOSE: []}
     members = list(_in_tar(tar, 0))
     for inner in members:
-        base = _base_name(inner.name)
+        base = basename(inner.name)
         if base.endswith(".tar") and not is_hidden(base):
             name = base.removesuffix(".tar")
             files[name] = [
-                file._replace(name=f"{name}/{_base_name(file.name)}")
+                file._replace(name=f"{name}/{basename(file.name)}")
                 for file in _in_tar(tar, inner.offset)
             ]
         else:
@@ -306,7 +305,7 @@ def _val_files(images: Path, neighbours: list[str]) -> Files:
         return files
     if tar.is_file():
         members = [
-            member._replace(name=_base_name(member.name)) for member in _in_tar(tar, 0)
+            member._replace(name=basename(member.name)) for member in _in_tar(tar, 0)
         ]
         return {_FLAT: members}
     raise UserError(
@@ -435,10 +434,6 @@ def _in_tar(path: Path, start: int) -> Iterator[StoredFile]:
         raise UserError(f"{path}: a tar at byte {start} expected: {finding}") from None
 
 
-def _base_name(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
 def _label(
     flat: list[StoredFile], images: Path, classes: list[str]
 ) -> list[SourceImage]:
@@ -487,7 +482,7 @@ def _read_devkit(path: Path) -> dict[str, str]:
         else:
             with tarfile.open(path, "r:*") as tar:
                 for member in tar:
-                    if (name := _base_name(member.name)) in _IN_KIT:
+                    if (name := basename(member.name)) in _IN_KIT:
                         packed = tar.extractfile(member) or io.BytesIO()
                         content[name] = packed.read()
         truth, meta = (content[name] for name in _IN_KIT)

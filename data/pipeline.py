@@ -39,7 +39,7 @@ Fed = tuple[sampling.Indices, Inputs]
 """The numbers of a batch's records, and the batch."""
 Images = tuple[Any, Any]
 """DALI's own (images, labels)."""
-Graph = Callable[..., Images]
+Graph = Callable[..., Any]
 NOT_COUNTED = -1
 """Label of an image that only fills an evaluation batch; no class has it."""
 
@@ -119,7 +119,7 @@ class Source:
     Args:
         data: the section of the config.
         device_id: the GPU that decodes; None: CPUs do.
-        graph: DALI graph from the fed inputs to (images, labels).
+        graph: DALI graph from the fed inputs, but for the labels, to images.
         batches: the records and inputs of one batch after the other, taken `prefetch` ahead.
         inputs: how many inputs a batch has.
         records: which the images are of, to name one in an error.
@@ -155,10 +155,12 @@ class Source:
             prefetch_queue_depth=data.prefetch,
         )
         with self._pipeline:
-            fed = fn.external_source(
+            jpegs, labels, *more = fn.external_source(
                 source=next_inputs, num_outputs=inputs, batch=True, no_copy=True
             )
-            self._pipeline.set_outputs(*graph(*fed))
+            if device_id is not None:
+                labels = labels.gpu()
+            self._pipeline.set_outputs(graph(jpegs, *more), labels)
         self._pipeline.build()
 
     def next(self) -> Batch:
@@ -229,9 +231,10 @@ def build_train_source(
         ranges=ranges,
     )
 
-    def whole(*inputs: Any) -> Images:
-        """Decoded, resized or augmented, and normalised images, with their labels."""
-        jpegs, labels, anchors, shapes, mirror, *operations = inputs
+    def whole(
+        jpegs: Any, anchors: Any, shapes: Any, mirror: Any, *operations: Any
+    ) -> Any:
+        """Decoded, resized or augmented, and normalised images."""
         images = fn.decoders.image_slice(
             jpegs, anchors, shapes, axis_names="HW", **decoder_options(data, device_id)
         )
@@ -240,8 +243,7 @@ def build_train_source(
             images = _augment(images, operations, tile, data.crop_px)
         else:
             images = fn.resize(images, size=(data.crop_px, data.crop_px), **_LINEAR)
-        images = _normalise(images, data, mirror, layout)
-        return images, _to_device(labels, device_id)
+        return _normalise(images, data, mirror, layout)
 
     return Source(
         graph or whole,
@@ -329,8 +331,8 @@ def build_eval_source(
             windows = sampling.eval_windows(_sides(rows), data.eval_resize_px)
             yield numbers, (records.images(numbers), labels, *windows)
 
-    def graph(jpegs: Any, labels: Any, starts: Any, ends: Any) -> Images:
-        """Decoded, resized and normalised images, with their labels."""
+    def graph(jpegs: Any, starts: Any, ends: Any) -> Any:
+        """Decoded, resized and normalised images."""
         images = fn.decoders.image(jpegs, **decoder_options(data, device_id))
         images = fn.resize(
             images,
@@ -339,8 +341,7 @@ def build_eval_source(
             roi_end=ends,
             **_LINEAR,
         )
-        images = _normalise(images, data, mirror=0)
-        return images, _to_device(labels, device_id)
+        return _normalise(images, data, mirror=0)
 
     return Source(
         graph,
@@ -389,7 +390,3 @@ def _normalise(images: Any, data: Data, mirror: Any, layout: str = "NCHW") -> An
         dtype=types.DALIDataType.FLOAT,
         output_layout=layout.removeprefix("N"),
     )
-
-
-def _to_device(labels: Any, device_id: int | None) -> Any:
-    return labels if device_id is None else labels.gpu()

@@ -194,12 +194,7 @@ def eval_batch(
 
 
 def crop_windows(
-    sides: Floats,
-    positions: Indices,
-    seed: int,
-    *,
-    area: Bounds,
-    aspect: Bounds,
+    sides: Floats, positions: Indices, seed: int, *, area: Bounds, aspect: Bounds
 ) -> tuple[Floats, Floats]:
     """Random-area crop windows as fractions: (anchors, shapes), each (batch, 2) in (y, x).
 
