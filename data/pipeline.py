@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -220,13 +220,12 @@ def build_train_source(
     order = sampling.TrainOrder(plan, seeds["shuffle"], plain_from)
     ranges = {} if graph else data.augmentation.ranges
     records = RecordFile(folder, "train")
+    steps = order.active_steps(rank, first_step)
     batches = _train_batches(
         data,
         records,
-        order,
+        (order.batch(step, rank) for step in steps),
         plain_from=plain_from,
-        rank=rank,
-        first_step=first_step,
         seeds=seeds,
         ranges=ranges,
     )
@@ -259,19 +258,16 @@ def build_train_source(
 def _train_batches(
     data: Data,
     records: RecordFile,
-    order: sampling.TrainOrder,
+    indices: Iterable[sampling.BatchIndices],
     *,
     plain_from: float,
-    rank: int,
-    first_step: int,
     seeds: Mapping[str, int],
     ranges: Mapping[str, sampling.Bounds],
 ) -> Iterator[Fed]:
-    """Records, and (images, labels, anchors, shapes, mirror, operations), of each step in which the
-    rank has a share. Nothing is augmented from the epoch `plain_from` on. `ranges`: of those
-    operations of `data.augmentation` that are on."""
-    for step in order.active_steps(rank, first_step):
-        numbers, positions, epochs = order.batch(step, rank)
+    """Records, and (images, labels, anchors, shapes, mirror, operations), of each batch. Nothing is
+    augmented from the epoch `plain_from` on. `ranges`: of those operations of `data.augmentation`
+    that are on."""
+    for numbers, positions, epochs in indices:
         rows = records.table[numbers]
         sides = _sides(rows)
         anchors, shapes = sampling.crop_windows(
