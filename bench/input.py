@@ -72,11 +72,9 @@ def _decode(run: Run) -> Callable[[], Any]:
 
     from ..data import pipeline
 
-    def graph(
-        jpegs: Any, labels: Any, anchors: Any, shapes: Any, _: Any
-    ) -> tuple[Any, Any]:
-        """The decoded windows alone, with the labels as they come."""
-        decoded = fn.decoders.image_slice(
+    def graph(jpegs: Any, anchors: Any, shapes: Any, _: Any) -> Any:
+        """The decoded windows alone."""
+        return fn.decoders.image_slice(
             jpegs,
             anchors,
             shapes,
@@ -84,7 +82,6 @@ def _decode(run: Run) -> Callable[[], Any]:
             device="cpu",
             adjust_orientation=False,
         )
-        return decoded, labels
 
     source = pipeline.build_train_source(
         run.data, build_plan(run), rank=0, seeds=SEEDS, graph=graph

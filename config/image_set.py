@@ -73,7 +73,7 @@ def _drawn_count(leaves: Leaves, name: str) -> Any:
 
 
 def wrong_counts(
-    data: Data, counts: Counts, source: str | Path, origins: Origins
+    data: Data, counts: Counts | Synthetic, source: str | Path, origins: Origins
 ) -> Iterator[str]:
     """A line for each count of the config that is not the set's.
 
@@ -83,8 +83,9 @@ def wrong_counts(
         source: where those stand.
         origins: where the config's values were written.
     """
-    for key, count in zip(COUNTS, counts, strict=True):
-        configured = getattr(data, key.removeprefix("data."))
+    for key, name in zip(COUNTS, Counts._fields, strict=True):
+        count = getattr(counts, name)
+        configured = getattr(data, name)
         if configured != count:
             where = f"{origins[key]}: " if key in origins else ""
             yield f"{where}{key}: {count} expected, as in {source}, found {configured}"

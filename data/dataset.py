@@ -100,10 +100,9 @@ def check_before_run(
     source = folder / FILE_NAME
     if problems := [*wrong_counts(data, manifest.counts, source, origins or {})]:
         raise UserError(*problems)
-    synthetic = manifest.drawn
-    if data.synthetic and synthetic and synthetic != data.synthetic:
+    if data.synthetic and manifest.drawn not in (None, data.synthetic):
         raise UserError(
-            f"{data.path}: drawn with {data.synthetic} expected, found {synthetic}; "
+            f"{data.path}: drawn with {data.synthetic} expected, found {manifest.drawn}; "
             "give data.path another folder, or remove this one to have it drawn anew"
         )
     check_sizes(folder, manifest)

@@ -20,7 +20,6 @@ from PIL import Image
 
 from ..config.schema import DECODING_THREADS, Data
 
-_INPUTS = ("images", "shapes")
 _pipelines = dict[int, Any]()
 """The pipelines by process: one that was forked has not the threads of the other's pipeline, and
 would wait for them if it dropped it."""
@@ -68,9 +67,8 @@ def check_decodes(image: Any, height: int, width: int) -> None:
         return
     process = os.getpid()
     pipeline = _pipelines.pop(process, None) or _build_pipeline()
-    fed = (np.frombuffer(image, np.uint8), np.array([height, width], np.int32))
-    for name, array in zip(_INPUTS, fed, strict=True):
-        pipeline.feed_input(name, [array])
+    pipeline.feed_input("image", [np.frombuffer(image, np.uint8)])
+    pipeline.feed_input("shape", [np.array([height, width], np.int32)])
     try:
         with _silence():
             pipeline.run()
@@ -118,11 +116,10 @@ def _build_pipeline() -> Any:
         batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1
     )
     with pipeline:
-        images, shapes = (fn.external_source(name=name) for name in _INPUTS)
         pixels = fn.decoders.image_slice(
-            images,
+            fn.external_source(name="image"),
             start=(0, 0),
-            shape=shapes,
+            shape=fn.external_source(name="shape"),
             axis_names="HW",
             **decoder_options(Data(), None),
         )

@@ -15,13 +15,10 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
     `manifest`: its counts and its mark count. None, where the set is out of reach (a report of a
     run elsewhere): the config's.
     """
-    if manifest is None:
-        train = data.train_samples
-        evaluation = data.eval_samples
-        classes = data.classes
-        is_synthetic = data.synthetic is not None
-    else:
-        classes, train, evaluation = manifest.counts
-        is_synthetic = manifest.is_drawn
+    counts = manifest.counts if manifest else data
+    is_synthetic = manifest.is_drawn if manifest else data.synthetic is not None
     name = f"DRAWN textures ({data.path})" if is_synthetic else data.path
-    return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"
+    return (
+        f"{name}, {counts.train_samples:,} training and {counts.eval_samples:,} evaluation images "
+        f"of {counts.classes:,} classes"
+    )

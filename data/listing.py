@@ -14,17 +14,18 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import sys
 import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
+from posixpath import basename
 from typing import NamedTuple
 
 from ..host.errors import UserError
 from ..host.finding import printable
+from ..host.progress import say_aside
 from ..host.reading import open_file, read_file
 from .survey import (
     PHOTO_SUFFIXES,
@@ -52,9 +53,6 @@ _LAYOUT = (
     "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
 )
 _KINDS = f"{', '.join(PHOTO_SUFFIXES)}, in any case"
-_FLAT = ""
-_LOOSE = "/"
-"""Keys in the place of a class: all of a val without classes; what lies beside the folders."""
 _FOLDERS_ABOVE = 3  # Kaggle's list of val lies above ILSVRC/Data/CLS-LOC
 _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
 _KIT_BYTES = 16 << 20
@@ -78,8 +76,16 @@ class StoredFile(NamedTuple):
     length: int = -1
 
 
-Files = dict[str, list[StoredFile]]
-"""The files of each class."""
+class Files(NamedTuple):
+    """The files of each class, and those beside the folders: of a val without classes all."""
+
+    classes: dict[str, list[StoredFile]]
+    loose: list[StoredFile]
+
+    @property
+    def all(self) -> Iterator[StoredFile]:
+        """All of them."""
+        return chain(self.loose, *self.classes.values())
 
 
 class SourceImage(NamedTuple):
@@ -128,11 +134,11 @@ def list_images(
         UserError: naming the folder or file.
     """
     train_files = _train_files(images)
-    classes = sorted(train_files.keys() - {_LOOSE})
+    classes = sorted(train_files.classes)
     _refuse_train(images, train_files, classes, recursive=recursive)
     train = _sources(train_files, classes)
     neighbours = _beside_train(images)
-    val_files: Files = {}
+    val_files = Files({}, [])
     if hold_out is not None:
         _refuse_classes_beside_train(images, neighbours)
         train, val = _hold_out(images, train, hold_out, seed)
@@ -167,9 +173,11 @@ def _refuse_train(
         raise refusal(folder, "folders of two classes", lying)
     if not recursive:
         _refuse_nested(folder, files)
-    if empty := [name for name in classes if not any(map(_is_image, files[name]))]:
+    if empty := [
+        name for name in classes if not any(map(_is_image, files.classes[name]))
+    ]:
         first, *rest = empty
-        names = [_base_name(file.name) for file in files[first]]
+        names = [basename(file.name) for file in files.classes[first]]
         also = f" in it, and in {shortened(rest)}," if rest else ""
         raise refusal(folder / first, f"images ({_KINDS}){also}", names)
     if folder != images:
@@ -179,26 +187,24 @@ def _refuse_train(
 
 def _val_sources(images: Path, files: Files, classes: list[str]) -> list[SourceImage]:
     folder = images / "val"
-    named = files.keys() - {_FLAT, _LOOSE}
-    refuse_look_alikes(folder, named)
+    if not files.classes:
+        return _label(files.loose, images, classes)
+    refuse_look_alikes(folder, files.classes)
     spelt = {look(name): name for name in classes}
-    for name in sorted(named - {*classes}):
+    for name in sorted(files.classes.keys() - {*classes}):
         if as_in_train := spelt.get(look(name)):
-            files[as_in_train] = files.pop(name)
-            line = f"{folder}: {name!a} is taken as {as_in_train!a} of train"
-            print(line, file=sys.stderr)
-    if unknown := files.keys() - {*classes, _FLAT, _LOOSE}:
+            files.classes[as_in_train] = files.classes.pop(name)
+            say_aside(f"{folder}: {name!a} is taken as {as_in_train!a} of train")
+    if unknown := files.classes.keys() - {*classes}:
         names = sorted(f"{name}/" for name in unknown)
         raise refusal(folder, "classes of train", names)
-    if _FLAT in files:
-        return _label(files[_FLAT], images, classes)
     return _sources(files, classes)
 
 
 def _refuse_nested(folder: Path, files: Files) -> None:
     """Raises UserError: there are images in folders below that of a class."""
     below = Counter[str]()
-    for file in chain.from_iterable(files.values()):
+    for file in files.all:
         parts = file.name.split("/")
         if len(parts) > 2 and _is_image(file):
             below["/".join(parts[:2])] += 1
@@ -206,7 +212,7 @@ def _refuse_nested(folder: Path, files: Files) -> None:
         counts = [
             f"{name} (images: {count:,})" for name, count in sorted(below.items())
         ]
-        classes = sorted(files.keys() - {_LOOSE})
+        classes = sorted(files.classes)
         raise UserError(
             f"{folder}: images right in the folders of the classes expected, found them in "
             f"{shortened(counts)}; --recursive takes them as images of the classes "
@@ -218,8 +224,8 @@ def _refuse_tars(folder: Path, files: Files) -> None:
     """Raises UserError: beside the folders of classes lie tars of others, not unpacked yet."""
     tars = [
         file.name
-        for file in files[_LOOSE]
-        if file.name.endswith(".tar") and file.name[:-4] not in files
+        for file in files.loose
+        if file.name.endswith(".tar") and file.name[:-4] not in files.classes
     ]
     if packed := [name for name in tars if not is_hidden(name)]:
         raise refusal(folder, "a folder for each class", packed)
@@ -228,9 +234,9 @@ def _refuse_tars(folder: Path, files: Files) -> None:
 def _has_splits(files: Files) -> bool:
     """Whether folders in the place of classes, or below them, are named as splits."""
     below = set[str]()
-    for file in filter(_is_image, chain.from_iterable(files.values())):
+    for file in filter(_is_image, files.all):
         below.update(file.name.split("/")[1:-1])
-    return bool(named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below))
+    return bool(named_as_splits(files.classes) or named_as_splits(below))
 
 
 def _print_left_out(images: Path, neighbours: list[str], *splits: Files) -> None:
@@ -238,12 +244,12 @@ def _print_left_out(images: Path, neighbours: list[str], *splits: Files) -> None
     these without being an image."""
     names = list(neighbours)
     for files in splits:
-        names += [file.name for file in files.pop(_LOOSE, ())]
-        inside = chain.from_iterable(files.values())
+        if files.classes:
+            names += [file.name for file in files.loose]
+        inside = chain(*files.classes.values()) if files.classes else files.loose
         names += [file.name for file in inside if not _is_image(file)]
     if names:
-        line = f"{images}: not packed: {describe(sorted(names))}"
-        print(printable(line), file=sys.stderr)
+        say_aside(f"{images}: not packed: {describe(sorted(names))}")
 
 
 def _in_utf8(name: str) -> str:
@@ -255,7 +261,7 @@ def _sources(files: Files, classes: list[str]) -> list[SourceImage]:
     """The images of class folders."""
     sources = []
     for label, name in enumerate(classes):
-        images = _images_of(files.get(name, []))
+        images = _images_of(files.classes.get(name, []))
         sources += [SourceImage(label, *image) for image in images]
     return sources
 
@@ -277,19 +283,19 @@ def _train_files(images: Path) -> Files:
 
 
 def _in_tar_of_tars(tar: Path) -> Files:
-    files: Files = {_LOOSE: []}
+    files = Files({}, [])
     members = list(_in_tar(tar, 0))
     for inner in members:
-        base = _base_name(inner.name)
+        base = basename(inner.name)
         if base.endswith(".tar") and not is_hidden(base):
             name = base.removesuffix(".tar")
-            files[name] = [
-                file._replace(name=f"{name}/{_base_name(file.name)}")
+            files.classes[name] = [
+                file._replace(name=f"{name}/{basename(file.name)}")
                 for file in _in_tar(tar, inner.offset)
             ]
         else:
-            files[_LOOSE].append(inner)
-    if not files.keys() - {_LOOSE}:
+            files.loose.append(inner)
+    if not files.classes:
         names = [file.name for file in members]
         raise refusal(tar, "a tar for each class", names)
     return files
@@ -300,15 +306,12 @@ def _val_files(images: Path, neighbours: list[str]) -> Files:
     folder = images / "val"
     tar = images / VAL_TAR
     if folder.is_dir():
-        files = _in_classes(folder)
-        if files.keys() == {_LOOSE}:
-            return {_FLAT: files[_LOOSE]}
-        return files
+        return _in_classes(folder)
     if tar.is_file():
         members = [
-            member._replace(name=_base_name(member.name)) for member in _in_tar(tar, 0)
+            member._replace(name=basename(member.name)) for member in _in_tar(tar, 0)
         ]
-        return {_FLAT: members}
+        return Files({}, members)
     raise UserError(
         f"{folder}: a folder expected ({_LAYOUT}), found {describe(neighbours)} in its place; "
         "rename the one that is meant, or hold out a fifth of every class of train: --hold-out 0.2"
@@ -389,13 +392,13 @@ def _is_image(file: StoredFile) -> bool:
 
 def _in_classes(folder: Path) -> Files:
     """What lies in each folder of `folder`, and beside these."""
-    files: Files = {_LOOSE: []}
+    files = Files({}, [])
     for entry in os.scandir(folder):
         if entry.is_dir() and not entry.name.startswith("."):
-            files[entry.name] = _in_folder(entry.path, f"{entry.name}/")
+            files.classes[entry.name] = _in_folder(entry.path, f"{entry.name}/")
         else:
             file = StoredFile(entry.name, entry.path)
-            files[_LOOSE].append(file)
+            files.loose.append(file)
     return files
 
 
@@ -433,10 +436,6 @@ def _in_tar(path: Path, start: int) -> Iterator[StoredFile]:
         if program := _COMPRESSED.get(first):
             finding = f"found one compressed by {program}: decompress it first"
         raise UserError(f"{path}: a tar at byte {start} expected: {finding}") from None
-
-
-def _base_name(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def _label(
@@ -487,7 +486,7 @@ def _read_devkit(path: Path) -> dict[str, str]:
         else:
             with tarfile.open(path, "r:*") as tar:
                 for member in tar:
-                    if (name := _base_name(member.name)) in _IN_KIT:
+                    if (name := basename(member.name)) in _IN_KIT:
                         packed = tar.extractfile(member) or io.BytesIO()
                         content[name] = packed.read()
         truth, meta = (content[name] for name in _IN_KIT)

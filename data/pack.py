@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Spli
 from ..config.schema import Synthetic
 from ..host.atomic import follow_links, refuse_content
 from ..host.errors import UserError
-from ..host.progress import Progress, silent
+from ..host.progress import Progress, say_aside, silent
 from .decoder import has_dali
 from .listing import SourceImage, list_images
 from .pack_parts import PackedSplit, PackJob, pack_split
@@ -177,8 +176,7 @@ def _print_copies(images: Path, train: PackedSplit, val: PackedSplit) -> None:
                 f"{names[number]} is {names[firsts[number]]}"
                 for number in numbers[:_EXAMPLES]
             ]
-            line = f"{images}: {what}: {len(numbers):,} ({', '.join(examples)})"
-            print(line, file=sys.stderr)
+            say_aside(f"{images}: {what}: {len(numbers):,} ({', '.join(examples)})")
 
 
 def _shuffled(sources: list[SourceImage], seed: int) -> list[SourceImage]:

@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -28,7 +28,7 @@ from ..config.schema import Data
 from ..host.errors import UserError, failing_as
 from ..host.reading import open_file
 from . import recordio, sampling
-from .dataset import load_table, photo_name
+from .dataset import Table, load_table, photo_name
 from .decoder import cause_of, check_decodes, decoder_options
 
 _LINEAR = {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False}
@@ -39,7 +39,7 @@ Fed = tuple[sampling.Indices, Inputs]
 """The numbers of a batch's records, and the batch."""
 Images = tuple[Any, Any]
 """DALI's own (images, labels)."""
-Graph = Callable[..., Images]
+Graph = Callable[..., Any]
 NOT_COUNTED = -1
 """Label of an image that only fills an evaluation batch; no class has it."""
 
@@ -119,7 +119,7 @@ class Source:
     Args:
         data: the section of the config.
         device_id: the GPU that decodes; None: CPUs do.
-        graph: DALI graph from the fed inputs to (images, labels).
+        graph: DALI graph from the fed inputs, but for the labels, to images.
         batches: the records and inputs of one batch after the other, taken `prefetch` ahead.
         inputs: how many inputs a batch has.
         records: which the images are of, to name one in an error.
@@ -155,10 +155,12 @@ class Source:
             prefetch_queue_depth=data.prefetch,
         )
         with self._pipeline:
-            fed = fn.external_source(
+            jpegs, labels, *more = fn.external_source(
                 source=next_inputs, num_outputs=inputs, batch=True, no_copy=True
             )
-            self._pipeline.set_outputs(*graph(*fed))
+            if device_id is not None:
+                labels = labels.gpu()
+            self._pipeline.set_outputs(graph(jpegs, *more), labels)
         self._pipeline.build()
 
     def next(self) -> Batch:
@@ -218,20 +220,20 @@ def build_train_source(
     order = sampling.TrainOrder(plan, seeds["shuffle"], plain_from)
     ranges = {} if graph else data.augmentation.ranges
     records = RecordFile(folder, "train")
+    steps = order.active_steps(rank, first_step)
     batches = _train_batches(
         data,
         records,
-        order,
+        (order.batch(step, rank) for step in steps),
         plain_from=plain_from,
-        rank=rank,
-        first_step=first_step,
         seeds=seeds,
         ranges=ranges,
     )
 
-    def whole(*inputs: Any) -> Images:
-        """Decoded, resized or augmented, and normalised images, with their labels."""
-        jpegs, labels, anchors, shapes, mirror, *operations = inputs
+    def whole(
+        jpegs: Any, anchors: Any, shapes: Any, mirror: Any, *operations: Any
+    ) -> Any:
+        """Decoded, resized or augmented, and normalised images."""
         images = fn.decoders.image_slice(
             jpegs, anchors, shapes, axis_names="HW", **decoder_options(data, device_id)
         )
@@ -240,8 +242,7 @@ def build_train_source(
             images = _augment(images, operations, tile, data.crop_px)
         else:
             images = fn.resize(images, size=(data.crop_px, data.crop_px), **_LINEAR)
-        images = _normalise(images, data, mirror, layout)
-        return images, _to_device(labels, device_id)
+        return _normalise(images, data, mirror, layout)
 
     return Source(
         graph or whole,
@@ -257,35 +258,26 @@ def build_train_source(
 def _train_batches(
     data: Data,
     records: RecordFile,
-    order: sampling.TrainOrder,
+    indices: Iterable[sampling.BatchIndices],
     *,
     plain_from: float,
-    rank: int,
-    first_step: int,
     seeds: Mapping[str, int],
     ranges: Mapping[str, sampling.Bounds],
 ) -> Iterator[Fed]:
-    """Records, and (images, labels, anchors, shapes, mirror, operations), of each step in which the
-    rank has a share. Nothing is augmented from the epoch `plain_from` on. `ranges`: of those
-    operations of `data.augmentation` that are on."""
-    for step in order.active_steps(rank, first_step):
-        numbers, positions, epochs = order.batch(step, rank)
+    """Records, and (images, labels, anchors, shapes, mirror, operations), of each batch. Nothing is
+    augmented from the epoch `plain_from` on. `ranges`: of those operations of `data.augmentation`
+    that are on."""
+    for numbers, positions, epochs in indices:
         rows = records.table[numbers]
-        heights = rows["height"].astype(np.float32)
-        widths = rows["width"].astype(np.float32)
+        sides = _sides(rows)
         anchors, shapes = sampling.crop_windows(
-            heights,
-            widths,
-            positions,
-            seeds["augment"],
-            area=data.area,
-            aspect=data.aspect,
+            sides, positions, seeds["augment"], area=data.area, aspect=data.aspect
         )
         plain = epochs >= plain_from
         centred = plain | (not data.augment)
         if centred.any():
             fraction = data.crop_px / data.eval_resize_px
-            centre = sampling.centre_windows(heights, widths, fraction)
+            centre = sampling.centre_windows(sides, fraction)
             anchors[centred] = centre[0][centred]
             shapes[centred] = centre[1][centred]
         mirror = sampling.flips(positions, seeds["flip"])
@@ -332,15 +324,11 @@ def build_eval_source(
             rows = records.table[numbers]
             labels = rows["label"].astype(np.float32)
             labels[~counts] = NOT_COUNTED
-            windows = sampling.eval_windows(
-                rows["height"].astype(np.float32),
-                rows["width"].astype(np.float32),
-                data.eval_resize_px,
-            )
+            windows = sampling.eval_windows(_sides(rows), data.eval_resize_px)
             yield numbers, (records.images(numbers), labels, *windows)
 
-    def graph(jpegs: Any, labels: Any, starts: Any, ends: Any) -> Images:
-        """Decoded, resized and normalised images, with their labels."""
+    def graph(jpegs: Any, starts: Any, ends: Any) -> Any:
+        """Decoded, resized and normalised images."""
         images = fn.decoders.image(jpegs, **decoder_options(data, device_id))
         images = fn.resize(
             images,
@@ -349,8 +337,7 @@ def build_eval_source(
             roi_end=ends,
             **_LINEAR,
         )
-        images = _normalise(images, data, mirror=0)
-        return images, _to_device(labels, device_id)
+        return _normalise(images, data, mirror=0)
 
     return Source(
         graph,
@@ -361,6 +348,12 @@ def build_eval_source(
         data=data,
         device_id=device_id,
     )
+
+
+def _sides(rows: Table) -> sampling.Floats:
+    """The heights and widths of images, in pixels."""
+    sides = np.stack([rows["height"], rows["width"]], axis=1)
+    return sides.astype(np.float32)
 
 
 def _augment(images: Any, operations: Sequence[Any], tile: Any, crop_px: int) -> Any:
@@ -393,7 +386,3 @@ def _normalise(images: Any, data: Data, mirror: Any, layout: str = "NCHW") -> An
         dtype=types.DALIDataType.FLOAT,
         output_layout=layout.removeprefix("N"),
     )
-
-
-def _to_device(labels: Any, device_id: int | None) -> Any:
-    return labels if device_id is None else labels.gpu()

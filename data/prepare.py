@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
-from ..config.manifest import Counts, Manifest, explain_missing, has_manifest
+from ..config.manifest import Manifest, explain_missing, has_manifest
 from ..config.schema import Data, Synthetic
 from ..host.atomic import follow_links, is_free, partial_beside
 from ..host.errors import UserError, failing_as
@@ -40,10 +40,7 @@ def prepare(
         written = origins or {}
         if synthetic is None or not is_free(folder):
             raise UserError(describe_missing(data, written))
-        counts = Counts(
-            synthetic.classes, synthetic.train_samples, synthetic.eval_samples
-        )
-        if problems := [*wrong_counts(data, counts, SYNTHETIC, written)]:
+        if problems := [*wrong_counts(data, synthetic, SYNTHETIC, written)]:
             raise UserError(*problems)
         with failing_as(f"{folder}: cannot create"):
             _draw_once(folder, synthetic, track)

@@ -194,13 +194,7 @@ def eval_batch(
 
 
 def crop_windows(
-    heights: Floats,
-    widths: Floats,
-    positions: Indices,
-    seed: int,
-    *,
-    area: Bounds,
-    aspect: Bounds,
+    sides: Floats, positions: Indices, seed: int, *, area: Bounds, aspect: Bounds
 ) -> tuple[Floats, Floats]:
     """Random-area crop windows as fractions: (anchors, shapes), each (batch, 2) in (y, x).
 
@@ -209,14 +203,12 @@ def crop_windows(
     MLPerf reference, with torchvision's and DALI's number of attempts.
 
     Args:
-        heights: of the images, in pixels.
-        widths: of the images, in pixels.
+        sides: (batch, 2), heights and widths of the images in pixels.
         positions: in the sample stream.
         seed: of the stream `augment`.
         area: smallest and largest share of the image.
         aspect: smallest and largest ratio of width to height.
     """
-    sides = np.stack([heights, widths], axis=1)
     # all attempts at once, whichever fits: 40 columns of each image
     u = uniforms(positions, seed, _ATTEMPTS * _ATTEMPT_COLUMNS)
     u = u.reshape(-1, _ATTEMPTS, _ATTEMPT_COLUMNS)
@@ -232,7 +224,7 @@ def crop_windows(
     rows = np.arange(len(positions))
     shapes = attempts[rows, first] / sides
     centred = ~fits.any(axis=1)
-    shapes[centred] = _largest_windows(heights, widths, aspect)[centred]
+    shapes[centred] = _largest_windows(sides, aspect)[centred]
     # A little over a pixel at least, in images of a few pixels: an empty window does not decode.
     smallest = np.minimum(1, 1.01 / sides)
     shapes = np.clip(shapes, smallest, 1)
@@ -241,12 +233,12 @@ def crop_windows(
     return (anchors.astype(np.float32), shapes.astype(np.float32))
 
 
-def _largest_windows(heights: Floats, widths: Floats, aspect: Bounds) -> Floats:
+def _largest_windows(sides: Floats, aspect: Bounds) -> Floats:
     """The shapes, in (y, x), of the largest windows within the aspect range."""
+    heights, widths = sides.T
     ratios = np.clip(widths / heights, *aspect)
     highest = np.minimum(heights, widths / ratios)
-    widest = highest * ratios
-    return np.stack([highest / heights, widest / widths], axis=1)
+    return np.stack([highest, highest * ratios], axis=1) / sides
 
 
 def _between(bounds: Bounds, shares: Doubles) -> Doubles:
@@ -254,24 +246,18 @@ def _between(bounds: Bounds, shares: Doubles) -> Doubles:
     return low + (high - low) * shares
 
 
-def centre_windows(
-    heights: Floats, widths: Floats, fraction: float
-) -> tuple[Floats, Floats]:
+def centre_windows(sides: Floats, fraction: float) -> tuple[Floats, Floats]:
     """Square centre windows of `fraction` of the shorter side: the un-augmented training image."""
-    sides = np.stack([heights, widths], axis=1)
     shorter = sides.min(axis=1, keepdims=True)
     shapes = shorter * fraction / sides
     return (1 - shapes) / 2, shapes
 
 
-def eval_windows(
-    heights: Floats, widths: Floats, resize_px: int
-) -> tuple[Floats, Floats]:
+def eval_windows(sides: Floats, resize_px: int) -> tuple[Floats, Floats]:
     """The begin and the end, in (y, x) pixels, of the part of an image that evaluation resizes and
     then crops: all of it, or of an image more than _ELONGATED times as long as wide its middle,
     since 1 x 10,000 pixels would become 256 x 2,560,000 (2 GB). A pixel of the crop has the same
     place in both: so many pixels are left that their number is odd or even as that of all was."""
-    sides = np.stack([heights, widths], axis=1)
     scales = resize_px / sides.min(axis=1, keepdims=True)
     pixels = np.floor(sides * scales + 0.5)
     limit_px = _ELONGATED * resize_px + pixels % 2

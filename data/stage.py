@@ -83,8 +83,7 @@ def remove(source: Path, target: Path) -> None:
     target = follow_links(target)
     with failing_as(f"{target}: cannot remove"):
         if not is_free(target):
-            staged = load_manifest(target)
-            _check_copy(source, target, staged)
+            staged = _load_copy(source, target)
             for name in (*staged.files, FILE_NAME):
                 (target / name).unlink(missing_ok=True)
         if target.exists():
@@ -96,8 +95,7 @@ def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
     """The set at `target` is that of `source`, by its manifest and sizes."""
     if is_free(target):
         return False
-    staged = load_manifest(target)
-    _check_copy(source, target, staged)
+    staged = _load_copy(source, target)
     if staged != manifest:
         raise UserError(
             f"{target}: {manifest.part} of {source} expected, found another copy of it with "
@@ -107,9 +105,10 @@ def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
     return True
 
 
-def _check_copy(source: Path, target: Path, staged: Manifest) -> None:
-    """Raise UserError: the set at `target` is not that of `source`, whole or a part of it. It may
-    be somebody's only one."""
+def _load_copy(source: Path, target: Path) -> Manifest:
+    """The manifest of the set at `target`. Raises UserError: it is not that of `source`, whole or a
+    part of it. It may be somebody's only one."""
+    staged = load_manifest(target)
     expected = f"{target}: a copy of the set of {source} expected"
     way_out = f"if it is not needed: rm -r {shlex.quote(str(target))}"
     if not has_manifest(source):
@@ -119,6 +118,7 @@ def _check_copy(source: Path, target: Path, staged: Manifest) -> None:
         )
     if staged.model_copy(update={"part": WHOLE}) != load_manifest(source, WHOLE):
         raise UserError(f"{expected}, found another set; {way_out}")
+    return staged
 
 
 def _chunks_of(source: Path, split: str, manifest: Manifest) -> list[Chunk]:

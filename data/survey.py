@@ -11,6 +11,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from posixpath import basename
 from typing import NamedTuple
 
 from ..host.errors import UserError
@@ -98,7 +99,7 @@ def is_photo(name: str) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Whether a file or folder is hidden, by its name."""
-    return name.rpartition("/")[2].startswith(".")
+    return basename(name).startswith(".")
 
 
 def survey(folder: Path) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from colorsys import hsv_to_rgb
 from itertools import product
 from pathlib import Path
@@ -180,14 +179,6 @@ def draw_image(label: int, random: Random, settings: Synthetic) -> Image.Image:
     return Image.fromarray(levels.astype(np.uint8))
 
 
-def image_names(settings: Synthetic, split: str) -> Iterator[tuple[int, str]]:
-    """The number and the relative path of each image of one split, classes in turn."""
-    counts = {"train": settings.train_samples, "val": settings.eval_samples}
-    for number in range(counts[split]):
-        name = wnid(number % settings.classes)
-        yield number, f"{split}/{name}/{name}_{number}.JPEG"
-
-
 def draw_jpeg(settings: Synthetic, split: str, number: int) -> bytes:
     """An image of a split; it has a random stream of its own, keyed by (seed, split, number)."""
     key = SPLITS.index(split)
@@ -206,18 +197,19 @@ def make_images(out: Path, settings: Synthetic, progress: Progress = silent) -> 
     """
     refuse_content(out)
     target = follow_links(out)
-    total = settings.train_samples + settings.eval_samples
+    counts = (settings.train_samples, settings.eval_samples)
     done = 0
     with workspace(target, settings.model_dump_json()) as folder:
         for split, label in product(SPLITS, range(settings.classes)):
             (folder / split / wnid(label)).mkdir(parents=True, exist_ok=True)
-        for split in SPLITS:
-            for number, name in image_names(settings, split):
-                path = folder / name
+        for split, count in zip(SPLITS, counts, strict=True):
+            for number in range(count):
+                name = wnid(number % settings.classes)  # the classes in turn
+                path = folder / split / name / f"{name}_{number}.JPEG"
                 if not _is_whole(path):
                     path.write_bytes(draw_jpeg(settings, split, number))
                 done += 1
-                progress(done, total)
+                progress(done, sum(counts))
         (folder / "key").unlink()  # the workspace's: the set has images alone
         folder.replace(target)
 

@@ -45,15 +45,7 @@ class Finding(NamedTuple):
 
 def printable(value: str) -> str:
     """Text without control characters, which become \\x1b and the like."""
-    if value.isprintable():
-        return value
-    return "".join(map(_printable_character, value))
-
-
-def _printable_character(character: str) -> str:
-    if character.isprintable():
-        return character
-    return ascii(character)[1:-1]
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
 
 
 def shown(value: Any) -> str:

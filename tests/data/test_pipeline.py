@@ -256,8 +256,7 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
         numbers, positions, _ = order.batch(step, 0)
         rows = table[numbers]
         anchors, shapes = sampling.crop_windows(
-            rows["height"].astype("f4"),
-            rows["width"].astype("f4"),
+            np.stack([rows["height"], rows["width"]], axis=1).astype("f4"),
             positions,
             SEEDS["augment"],
             area=data.area,

@@ -30,10 +30,10 @@ def windows(
     sizes: Any, seed: int = 1, **limits: tuple[float, float]
 ) -> tuple[sampling.Floats, sampling.Floats]:
     """(anchors, shapes) for images of these (height, width)."""
-    heights, widths = np.array(sizes, np.float32).T
+    sides = np.array(sizes, np.float32)
     positions = np.arange(len(sizes))
     limits = limits or REFERENCE
-    return sampling.crop_windows(heights, widths, positions, seed, **limits)
+    return sampling.crop_windows(sides, positions, seed, **limits)
 
 
 # --- batch-size control -------------------------------------------------------------------------
@@ -175,8 +175,7 @@ def test_every_image_is_evaluated_exactly_once(
 
 def test_only_images_of_more_than_one_to_four_are_not_evaluated_whole() -> None:
     sizes = np.array([(40, 160), (160, 40), (33, 47), (30, 160)], np.float32)
-    heights, widths = sizes.T
-    starts, ends = sampling.eval_windows(heights, widths, 20)
+    starts, ends = sampling.eval_windows(sizes, 20)
     is_whole = (ends - starts == sizes).all(axis=1)
     assert is_whole.tolist() == [True, True, True, False]
 

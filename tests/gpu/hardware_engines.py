@@ -88,14 +88,16 @@ def plain(shapes: Convolving) -> Iterator[tuple[str, Operations]]:
 def every_plan(engines: Backend, operations: Operations) -> Iterator[Plan]:
     """Those of all deterministic engines by their numbers, each with its own choices."""
     from rn50.train.gpu import backend
+    from rn50.train.gpu.backend import Type
 
     graph = engines._graph(operations)
-    (count,) = engines._get(graph, ENGINES, backend.Type.INT64)
+    (count,) = engines._get(graph, ENGINES, Type.INT64)
     for number in range(count):
-        values = (backend._made(graph), backend._int64(number))
+        values = (Type.DESCRIPTOR(graph), Type.INT64(number))
         try:
-            engine = backend._made(engines._make(backend.Kind.ENGINE, values))
-            configuration = engines._make(backend.Kind.CONFIGURATION, (engine,))
+            engine = engines._make(backend.Kind.ENGINE, values)
+            described = (Type.DESCRIPTOR(engine),)
+            configuration = engines._make(backend.Kind.CONFIGURATION, described)
         except backend._RefusedError:
             continue
         yield from engines._planned([configuration])

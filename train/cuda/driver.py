@@ -10,6 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ...host.errors import UserError
+from ...host.reading import read_text
 
 NEEDED_CUDA = (12, 0)
 NEEDED_DRIVER = 525
@@ -79,12 +80,8 @@ def read_gpus(
 
 
 def _driver_release(version_file: Path) -> str | None:
-    try:
-        version = version_file.read_text(errors="replace")
-    except OSError:
-        return None
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023
-    release = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", version)
+    release = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", read_text(version_file))
     return release[1] if release else None
 
 

@@ -46,6 +46,10 @@ class Type(Enum):
         self.number = number
         self.holder = holder
 
+    def __call__(self, *numbers: Any) -> Numbers:
+        """Values of this type."""
+        return Numbers(self, numbers)
+
 
 class Kind(Enum):
     """The kind of a descriptor: its number (cudnnBackendDescriptorType_t), and that of its first
@@ -156,7 +160,7 @@ def forward(shapes: Convolving, *, normalises: bool = False) -> Operations:
     y = _maps("y", shapes.y)
     channels = shapes.y[-1]
     sums = [_of_channels(name, channels) for name in ("sum", "squares")]
-    mode = Numbers(Type.STATISTICS_MODE, (_SUM_AND_SQUARES,))
+    mode = Type.STATISTICS_MODE(_SUM_AND_SQUARES)
     statistics = Described(Kind.STATISTICS, (mode, _single, y, *sums))
     return (*operations, _convolve(Kind.FORWARD, shapes, source, y), statistics)
 
@@ -240,11 +244,7 @@ def _chain(
     return tuple(operations), value
 
 
-_single = Numbers(Type.DATA_TYPE, (DataType.SINGLE,))
-
-
-def _int64(*numbers: int) -> Numbers:
-    return Numbers(Type.INT64, numbers)
+_single = Type.DATA_TYPE(DataType.SINGLE)
 
 
 def _tensor(
@@ -255,14 +255,14 @@ def _tensor(
     images, height, width, channels = shape
     strides = (height * width * channels, 1, width * channels, channels)
     values = (
-        _int64(_ALIGN_BYTES),
-        Numbers(Type.DATA_TYPE, (dtype,)),
-        _int64(images, channels, height, width),
-        _int64(*strides),
+        Type.INT64(_ALIGN_BYTES),
+        Type.DATA_TYPE(dtype),
+        Type.INT64(images, channels, height, width),
+        Type.INT64(*strides),
         None,  # two of tensors whose channels come in vectors
         None,
-        _int64(_number(name)),
-        Numbers(Type.BOOLEAN, (virtual,)),
+        Type.INT64(_number(name)),
+        Type.BOOLEAN(virtual),
     )
     return Described(Kind.TENSOR, values)
 
@@ -289,19 +289,18 @@ def _of_channels(
 
 
 def _pointwise(mode: Pointwise) -> Described:
-    return Described(Kind.POINTWISE, (Numbers(Type.POINTWISE_MODE, (mode,)), _single))
+    return Described(Kind.POINTWISE, (Type.POINTWISE_MODE(mode), _single))
 
 
 def _convolve(kind: Kind, shapes: Convolving, x: Described, y: Described) -> Described:
-    strides = _int64(shapes.stride, shapes.stride)
-    padding = _int64(shapes.padding, shapes.padding)
-    mode = Numbers(Type.CONVOLUTION_MODE, (_CROSS_CORRELATION,))
+    strides = Type.INT64(shapes.stride, shapes.stride)
+    padding = Type.INT64(shapes.padding, shapes.padding)
+    mode = Type.CONVOLUTION_MODE(_CROSS_CORRELATION)
     # dilation, strides, and the padding before and behind; then of how many dimensions they are
-    sides = (_int64(1, 1), strides, padding, padding, _int64(2))
+    sides = (Type.INT64(1, 1), strides, padding, padding, Type.INT64(2))
     how = Described(Kind.CONVOLUTION, (_single, mode, *sides))
-    factor = Numbers(Type.FLOAT, (1.0,))
-    zero = Numbers(Type.FLOAT, (0.0,))
-    return Described(kind, (factor, zero, how, _maps("w", shapes.w), x, y))
+    factors = (Type.FLOAT(1.0), Type.FLOAT(0.0))
+    return Described(kind, (*factors, how, _maps("w", shapes.w), x, y))
 
 
 # --- engines -------------------------------------------------------------------------------------
@@ -317,7 +316,7 @@ class Backend:
 
     def __init__(self, library: ctypes.CDLL, handle: int) -> None:
         self._library = library
-        self._handle = Numbers(Type.HANDLE, (handle,))
+        self._handle = Type.HANDLE(handle)
         self._made: dict[Described, int] = {}
         self._plans: dict[Operations, Plan | None] = {}
 
@@ -340,23 +339,21 @@ class Backend:
     def pack(self, operands: dict[str, int], workspace: int) -> int:
         """A descriptor with the address of each tensor."""
         values = (
-            _int64(*map(_number, operands)),
-            Numbers(Type.POINTER, tuple(operands.values())),
+            Type.INT64(*map(_number, operands)),
+            Type.POINTER(*operands.values()),
             None,  # what lies between operations stays in the engine
-            Numbers(Type.POINTER, (workspace,)),
+            Type.POINTER(workspace),
         )
         return self._make(Kind.PACK, values)
 
     def _graph(self, operations: Operations) -> int:
-        descriptors = tuple(map(self._described, operations))
-        return self._make(
-            Kind.GRAPH, (self._handle, Numbers(Type.DESCRIPTOR, descriptors))
-        )
+        descriptors = map(self._described, operations)
+        return self._make(Kind.GRAPH, (self._handle, Type.DESCRIPTOR(*descriptors)))
 
     def _configurations(self, graph: int, mode: Heuristics) -> Sequence[int]:
         try:
-            how = Numbers(Type.HEURISTICS_MODE, (mode,))
-            heuristics = self._make(Kind.HEURISTICS, (how, _made(graph)))
+            how = Type.HEURISTICS_MODE(mode)
+            heuristics = self._make(Kind.HEURISTICS, (how, Type.DESCRIPTOR(graph)))
             # cuDNN makes none: it fills those that it is given
             empty = [self._new(Kind.CONFIGURATION) for _ in range(_MAX_CONFIGURATIONS)]
             return self._get(heuristics, _RESULTS, Type.DESCRIPTOR, empty)
@@ -368,7 +365,8 @@ class Backend:
             try:
                 if not self._is_deterministic(configuration):
                     continue
-                descriptor = self._make(Kind.PLAN, (self._handle, _made(configuration)))
+                described = (self._handle, Type.DESCRIPTOR(configuration))
+                descriptor = self._make(Kind.PLAN, described)
                 (size_bytes,) = self._get(descriptor, _WORKSPACE, Type.INT64)
             except _RefusedError:
                 continue
@@ -395,7 +393,7 @@ class Backend:
             if value is None:
                 continue
             if isinstance(value, Described):
-                value = _made(self._described(value))
+                value = Type.DESCRIPTOR(self._described(value))
             self._set(descriptor, name, value)
         self._ask("Finalize", ctypes.c_void_p(descriptor))
         return descriptor
@@ -405,16 +403,15 @@ class Backend:
         self._ask("CreateDescriptor", kind.number, ctypes.byref(descriptor))
         return descriptor.value or 0
 
-    def _set(self, descriptor: int, name: int, value: Numbers) -> None:
-        array = (value.type.holder * len(value.numbers))(*value.numbers)
-        count = ctypes.c_int64(len(array))
+    def _set(self, descriptor: int, name: int, attribute: Numbers) -> None:
+        type, numbers = attribute
         self._ask(
             "SetAttribute",
             ctypes.c_void_p(descriptor),
             name,
-            value.type.number,
-            count,
-            array,
+            type.number,
+            ctypes.c_int64(len(numbers)),
+            (type.holder * len(numbers))(*numbers),
         )
 
     def _get(
@@ -439,7 +436,3 @@ class Backend:
         status = self._library[f"cudnnBackend{name}"](*arguments)
         if status:
             raise _RefusedError(name, status)
-
-
-def _made(descriptor: int) -> Numbers:
-    return Numbers(Type.DESCRIPTOR, (descriptor,))

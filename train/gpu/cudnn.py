@@ -11,7 +11,7 @@ import numpy as np
 
 from ...host.errors import UserError
 from .backend import WORKSPACE_BYTES, Backend, DataType, Shape
-from .calls import Device, address_of, checked, cuda
+from .calls import Device, checked, cuda
 
 
 class BatchNormOperation(IntEnum):
@@ -100,10 +100,6 @@ class Cudnn:
         self.one = ctypes.addressof(self._one)
         self.zero = ctypes.addressof(self._zero)
         """Factors of results, and of what lies there before."""
-
-    def function(self, name: str) -> int:
-        """The address of a function."""
-        return address_of(self._library[name])
 
     def tensor(self, shape: Shape) -> int:
         """The descriptor of maps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,11 @@ class CudaModule:
         self._trained_norms = parameters(of_norms)
         self._functions: dict[str, int] = {}
         self._module = self._load("")
-        self._norms: ctypes.c_void_p | None = None
+
+    @cached_property
+    def _norms(self) -> ctypes.c_void_p:
         """All kernels once more, with those of TRAINED_NORMS, from the first that is asked for."""
+        return self._load(WITH_NORMS)
 
     def _load(self, defines: str) -> ctypes.c_void_p:
         major, minor = self.capability
@@ -69,13 +73,6 @@ class CudaModule:
             )
         checked("cuModuleLoadData", status)
         return module
-
-    def _module_of(self, name: str) -> ctypes.c_void_p:
-        if name not in self._trained_norms:
-            return self._module
-        if self._norms is None:
-            self._norms = self._load(WITH_NORMS)
-        return self._norms
 
     def call(self, name: str, blocks: int, arguments: Sequence[Any]) -> Call:
         """The launch of a kernel as an entry of a table. `arguments`: in the order of its
@@ -108,9 +105,10 @@ class CudaModule:
 
     def _function(self, name: str) -> int:
         if name not in self._functions:
+            module = self._norms if name in self._trained_norms else self._module
             function = ctypes.c_void_p()
             status = cuda().cuModuleGetFunction(
-                ctypes.byref(function), self._module_of(name), name.encode()
+                ctypes.byref(function), module, name.encode()
             )
             checked(f"kernel {name}", status)
             self._functions[name] = function.value or 0

@@ -27,26 +27,27 @@ class Row(NamedTuple):
     norms: Norms
 
 
+ANY = sys.maxsize
+_MIB = 1 << 20
+
+
 class Gpu(NamedTuple):
     """A GPU of a compute capability: the largest that is common."""
 
     multiprocessors: int
     cache_bytes: int
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = (Row(ANY, Norms.CUDNN),)
     """The norms that a card of this capability ran fastest; cuDNN's where none was measured."""
 
 
-ANY = sys.maxsize
-_MIB = 1 << 20
-_UNMEASURED = (Row(ANY, Norms.CUDNN),)
 # By their multiprocessors V100, T4, A100, A40, L40 and H100.
 TABLE = {
-    (7, 0): Gpu(80, 6 * _MIB, _UNMEASURED),
-    (7, 5): Gpu(40, 4 * _MIB, _UNMEASURED),
-    (8, 0): Gpu(108, 40 * _MIB, _UNMEASURED),
-    (8, 6): Gpu(84, 6 * _MIB, _UNMEASURED),
-    (8, 9): Gpu(142, 48 * _MIB, _UNMEASURED),
-    (9, 0): Gpu(132, 50 * _MIB, _UNMEASURED),
+    (7, 0): Gpu(80, 6 * _MIB),
+    (7, 5): Gpu(40, 4 * _MIB),
+    (8, 0): Gpu(108, 40 * _MIB),
+    (8, 6): Gpu(84, 6 * _MIB),
+    (8, 9): Gpu(142, 48 * _MIB),
+    (9, 0): Gpu(132, 50 * _MIB),
 }
 
 VECTOR_BYTES = 16

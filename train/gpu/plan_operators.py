@@ -88,28 +88,30 @@ class PlanOperators(Operators):
         """An array on the device for the settings of a step."""
         return self.zeros(SETTINGS, np.int64)
 
+    def _elementwise(self, kernel: str, number: float, *arrays: nd.NDArray) -> None:
+        """A kernel that walks over arrays of one size."""
+        size = arrays[0].size
+        self.launch(kernel, blocks_for(size), *arrays, size, number)
+
     def fill(self, array: nd.NDArray, value: float) -> None:
         """Set all elements by a kernel."""
-        name = f"fill_{type_name(array.dtype)}"
-        self.launch(name, blocks_for(array.size), array, array.size, value)
+        self._elementwise(f"fill_{type_name(array.dtype)}", value, array)
 
     def scale(self, array: nd.NDArray, factor: float) -> None:
         """Multiply in place by a kernel."""
-        self.launch("scale", blocks_for(array.size), array, array.size, factor)
+        self._elementwise("scale", factor, array)
 
     def narrow(self, wide: nd.NDArray, half: nd.NDArray, factor: float) -> None:
         """Cast and scale in one kernel, which leaves `wide` as it is."""
-        self.launch("narrow", blocks_for(wide.size), wide, half, wide.size, factor)
+        self._elementwise("narrow", factor, wide, half)
 
     def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
         """Cast and scale in one kernel."""
-        self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
+        self._elementwise("widen", factor, half, wide)
 
     def add_square(self, array: nd.NDArray, roots: nd.NDArray, sign: int) -> None:
         """Add signed squares by a kernel."""
-        self.launch(
-            "add_square", blocks_for(array.size), array, roots, array.size, sign
-        )
+        self._elementwise("add_square", sign, array, roots)
 
     def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
         """A plan adds its losses to `loss_sum` in forward; those before a log point go here."""

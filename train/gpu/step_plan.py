@@ -93,16 +93,16 @@ def cut(
         written: calls by number, rising, and the parameter whose gradient each completes.
         buckets: the arrays into which the gradients are views.
     """
-    begins = [data_address(bucket) for bucket in buckets]
-    ends = [
-        begin + bucket.size * np.dtype(bucket.dtype).itemsize
-        for begin, bucket in zip(begins, buckets, strict=True)
-    ]
+    spans = []
+    for bucket in buckets:
+        first = data_address(bucket)
+        size_bytes = bucket.size * np.dtype(bucket.dtype).itemsize
+        spans.append(range(first, first + size_bytes))
 
     def bucket_of(parameter: Any) -> int:
         """The number of the bucket in which a parameter's gradient lies."""
         address = data_address(parameter.grad())
-        return next(n for n, end in enumerate(ends) if begins[n] <= address < end)
+        return next(n for n, span in enumerate(spans) if address in span)
 
     # A part ends with the call that completes a bucket. Buckets that it writes to and a later part
     # completes are among its writes as well: the engine has to know of all.

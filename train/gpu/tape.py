@@ -10,7 +10,7 @@ from mxnet import nd
 
 from ...host.errors import UserError
 from .backend import Plan
-from .calls import Call, cuda, data_address
+from .calls import Call, address_of, cuda, data_address
 from .cudnn import Cudnn
 from .memory import Buffer, lay_out
 from .module import CudaModule
@@ -119,7 +119,7 @@ class Tape:
         if entry.blocks:
             call = self._module.call(entry.function, entry.blocks, arguments)
         else:
-            call = Call(function=self._cudnn.function(entry.function))
+            call = Call(function=address_of(cuda()[entry.function]))
             call.words[: len(arguments)] = arguments
             call.reals[: len(entry.reals)] = entry.reals
         return f"{entry.function} of {entry.layer}", call

@@ -133,9 +133,7 @@ class PlanUpdater(Updater):
         rescale = self._rescale(settings)
         self.step(step, settings)
         # a copy: the next steps write theirs before this one is read
-        squares = nd.empty(self._sums.shape, self.operators.ctx)
-        self._sums.copyto(squares)
-        return Measured(squares, rescale)
+        return Measured(self._sums.copy(), rescale)
 
     def _by_tensor(self, squares: Array[np.float64]) -> Array[np.float64]:
         """A block has the sums of its chunk, of weight and gradient."""
@@ -148,6 +146,4 @@ class PlanUpdater(Updater):
         self._run([float_bits(number) for number in values])
         # a copy: the next steps write theirs before this one is read
         if self.scaler.is_dynamic:
-            finite = nd.empty((1,), self.operators.ctx)
-            self._rates[len(self._tensors) :].copyto(finite)
-            self.scaler.note(step, finite)
+            self.scaler.note(step, self._rates[len(self._tensors) :].copy())
