@@ -92,7 +92,7 @@ class RunContext:
     @property
     def step(self) -> int:
         """The step that the loop is at."""
-        return max(self.state.step, self.stop.hold.begun_step)
+        return max(self.state.step, self.stop.begun_step)
 
     @property
     def grace_s(self) -> float:
@@ -112,17 +112,15 @@ class RunContext:
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""
-        self._init_start_s = self.clock.unix_s
-        if self.resumed is not None:  # its clock runs already
-            return
-        self.log.submission(self.run)
-        with self.timeline.span("cache clear"):
-            if self.process.local_rank == 0:
-                folder = Path(self.run.data.path)
-                drop_caches(folder)
-                self._probe = DataProbe(folder)
-        self.log.event("cache_clear", True)
-        self.log.event("init_start")
+        if self.resumed is None:  # else its clock runs already
+            self.log.submission(self.run)
+            with self.timeline.span("cache clear"):
+                if self.process.local_rank == 0:
+                    folder = Path(self.run.data.path)
+                    drop_caches(folder)
+                    self._probe = DataProbe(folder)
+            self.log.event("cache_clear", True)
+            self.log.event("init_start")
         self._init_start_s = self.clock.unix_s
 
     def begin_connecting(self) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 
 import mxnet as mx
 import numpy as np
 
 from ..logging.clock import Moment, present
-from ..logging.records import Stopped
+from ..logging.records import EPOCH_LIMIT, Stopped
 from . import host_reads
 from .checkpoint.checkpointer import Checkpointer
 from .checkpoint.state import blocks_left, is_within_epoch, log_position
@@ -17,16 +16,8 @@ from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .loop import LogPoint, train_steps, zero_gradient_steps
 from .network.build import copy_parameters, on_host, quick_digest, weight_arrays
-from .run_log import gather_ranks
 from .seeding import stream_seed
-from .stopping import (
-    Cause,
-    StopTraining,
-    agreed_stop,
-    check_epoch_budget,
-    check_learning,
-    judge_loss,
-)
+from .stopping import Cause, StopTraining, agreed_stop, check_learning, judge_loss
 from .trainer import Trainer, start_up
 
 
@@ -59,18 +50,11 @@ def write_result(
     time_s = context.elapsed_s
     context.give_back()
     trainer.profile.end()
-    ranks = gather_ranks(
-        trainer.comm,
-        host=context.process.host,
-        phases_ms=trainer.times.all_ms(),
-        cpu_s=time.process_time() - trainer.cpu_begun_s,
-        read_begun_bytes=trainer.read_begun_bytes,
-    )
     trainer.log.result(
         trainer.model.net,
-        allreduce_bytes=trainer.comm.step_bytes,
+        trainer.comm,
+        trainer.times.all_ms(),
         time_s=time_s,
-        ranks=ranks,
         reached=reached,
         stopped=stopped,
     )
@@ -150,12 +134,12 @@ def train_epoch(
         log_point(trainer, point)
         if checkpointer.saves_within_epochs and checkpointer.save_if_due():
             seed_dropout(trainer, epoch)
-    last = min(last, context.stop.hold.last_step)
+    last = min(last, context.stop.last_step)
     state.advance(plan, last)
     done = trainer.device_done()
     context.timeline.add_device(f"epoch {epoch}", [previous_end, host_asked], done)
     if last < plan.epoch_end_step(epoch):
-        raise StopTraining(context.stop.hold.cause)
+        raise StopTraining(context.stop.cause)
     state.epochs_trained = epoch
     context.log.event("epoch_stop", moment=done, epoch_num=epoch)
     return done
@@ -168,8 +152,10 @@ def stop_if_due(trainer: Trainer) -> None:
     stop = trainer.context.stop
     state = trainer.context.state
     if not stop.may_begin(state.step + 1):
-        raise StopTraining(stop.hold.cause)
-    check_epoch_budget(state.epochs_trained, trainer.run.limits.epochs)
+        raise StopTraining(stop.cause)
+    budget = trainer.run.limits.epochs
+    if budget is not None and state.epochs_trained >= budget:
+        raise StopTraining(Stopped(limit=EPOCH_LIMIT))
 
 
 def seed_dropout(trainer: Trainer, epoch: int) -> None:

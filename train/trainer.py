@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from ..config.values import NORMS
 from ..data.pipeline import Batch, build_eval_source, build_train_source
 from ..logging.clock import Moment
 from . import kernels
-from .activity import storage_read_bytes
 from .capabilities import decodes_on_gpu
 from .checkpoint.restore import restore
 from .communication.communicator import Communicator, communicator, device_context
@@ -90,10 +88,6 @@ class Trainer:
     times: StepTimes
     profile: ProfileWindow
     log: RunLog
-    cpu_begun_s: float
-    """CPU time that this process had used when the clock of the run started."""
-    read_begun_bytes: int
-    """What it had read from storage by then."""
 
     @property
     def run(self) -> Run:
@@ -175,8 +169,6 @@ def start_up(
         times=times,
         profile=ProfileWindow(context),
         log=RunLog(context),
-        cpu_begun_s=time.process_time(),
-        read_begun_bytes=storage_read_bytes() or 0,
     )
 
 
