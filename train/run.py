@@ -15,7 +15,7 @@ from .checkpoint.state import blocks_left, is_within_epoch, log_position
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .loop import LogPoint, train_steps, zero_gradient_steps
-from .network.build import copy_parameters, on_host, quick_digest, weight_arrays
+from .network.build import copy_parameters, replica_digest
 from .seeding import stream_seed
 from .stopping import Cause, StopTraining, agreed_stop, check_learning, judge_loss
 from .trainer import Trainer, start_up
@@ -221,9 +221,9 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     start_s = context.elapsed_s
     context.log.event("eval_start", epoch_num=epoch)
     with context.timeline.span(f"evaluate {epoch}"):
-        digest = quick_digest(on_host(weight_arrays(net)).values())
-        weights = {"weights": digest}
-        comm.check_replicas(weights, f"after epoch {epoch}", context.state.step)
+        digest = replica_digest(net)
+        digests = {"weights": digest}
+        comm.check_replicas(digests, f"after epoch {epoch}", context.state.step)
         comm.agreed_digest = digest
         sync_bn_statistics(
             net,

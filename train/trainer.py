@@ -27,9 +27,9 @@ from .network.build import (
     build_networks,
     copy_parameters,
     image_shape,
+    replica_digest,
     reset_statistics,
     trainable,
-    weights_digest,
 )
 from .operators import Criterion, Operators
 from .profile_window import ProfileWindow
@@ -120,25 +120,25 @@ def start_up(
         kernels.load()
     operators = operators_for(run.model, ctx)
     comm = communicator(operators, context.connection, context.process.world_size)
+    stage = context.timeline.span
 
-    def stage(name: str, action: Callable[..., Any], *arguments: object) -> Any:
-        """Do a stage of start-up, which the timeline shows."""
-        with context.timeline.span(name):
-            return action(*arguments)
-
-    def build() -> tuple[Model, bytes]:
+    def build() -> Model:
         """Build the network, then warm it up."""
-        model = stage("build network", build_model, context, comm)
-        return model, stage("warm up network", warm_up, context, operators, model)
+        with stage("build network"):
+            model = build_model(context, comm)
+        with stage("warm up network"):
+            warm_up(context, model)
+        return model
 
-    data, (model, digest) = overlapped(
-        partial(stage, "open connections", comm.start),
-        partial(stage, "build pipelines", sources or build_sources, context, ctx),
+    data, model = overlapped(
+        stage("open connections")(comm.start),
+        stage("build pipelines")(partial(sources or build_sources, context, ctx)),
         build,
         serial=run.startup.serial,
         cores=run.system.cores_per_rank,
     )
-    stage("agree on weights", verify_replicas, context, comm, model, digest)
+    with stage("agree on weights"):
+        verify_replicas(context, comm, model.net)
     context.start_clock([p.name for p in trainable(model.net)])
     times = StepTimes(context.plan.log_every_steps, operators.stamp)
     context.done_step = times.done_step
@@ -252,15 +252,16 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
     return Model(net, eval_net, criterion, updater)
 
 
-def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
+def warm_up(context: RunContext, model: Model) -> None:
     """A step on zeros for every batch of the run and an evaluation batch: memory is taken, kernels
-    are made. The digest of the weights that the run starts with.
+    are made.
 
     Weights keep their bits (learning rate 0), batch-norm statistics are put back.
     """
     run = context.run
     side = run.data.crop_px
     net, eval_net, criterion, updater = model
+    operators = updater.operators
     zeros = operators.zeros
     scale = updater.scaler.value_at(1)
     for batch in (
@@ -287,7 +288,6 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
             rank=context.process.rank,
             ranks=context.plan.ranks,
         )
-    return weights_digest(net, trained=True)
 
 
 def warn_of_graphs(operators: Operators, rank: int) -> None:
@@ -311,9 +311,7 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
     return [*sorted(later, reverse=True), present.per_rank]
 
 
-def verify_replicas(
-    context: RunContext, comm: Communicator, model: Model, digest: bytes
-) -> None:
+def verify_replicas(context: RunContext, comm: Communicator, net: Any) -> None:
     """All ranks hold the same weights, drawn alike and compared, or rank 0's by broadcast, and are
     of one run (`identity.py`).
 
@@ -323,13 +321,12 @@ def verify_replicas(
     Args:
         context: this process.
         comm: the ranks.
-        model: whose weights rank 0 broadcasts, if the config says so.
-        digest: of the weights of this rank.
+        net: whose weights rank 0 broadcasts, if the config says so.
     """
     if context.run.startup.weights == "broadcast" and context.resumed is None:
-        comm.broadcast_(model.net.collect_params())
-        digest = weights_digest(model.net, trained=True)
-    digests = {**part_digests(context.identity), "weights": digest[:16]}
+        comm.broadcast_(net.collect_params())
+    digests = part_digests(context.identity)
+    digests["weights"] = replica_digest(net)
     comm.check_replicas(digests, "after start-up", context.state.step)
     comm.reduce()
     comm.operators.finish()
