@@ -10,8 +10,8 @@ import numpy as np
 from ..logging.clock import Moment, present
 from ..logging.records import EPOCH_LIMIT, Stopped
 from . import host_reads
-from .checkpoint.checkpointer import Checkpointer
-from .checkpoint.state import blocks_left, is_within_epoch, log_position
+from .checkpoint.state import blocks_left, is_between_blocks, is_within_epoch
+from .checkpointer import Checkpointer
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .loop import LogPoint, train_steps, zero_gradient_steps
@@ -69,7 +69,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     for block in blocks_left(plan, state):
         stop_if_due(trainer)
         previous_end = present()
-        if log_position(plan, state) == "run":
+        if is_between_blocks(plan, state):
             epochs = block.last_epoch - block.first_epoch + 1
             context.log.event(
                 "block_start",

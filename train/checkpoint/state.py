@@ -9,7 +9,7 @@ it: order and windows of images are pure functions of the seed and the number of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -120,11 +120,7 @@ def is_within_epoch(plan: Plan, state: TrainState) -> bool:
     return state.step > plan.epoch_end_step(state.epochs_trained)
 
 
-def log_position(plan: Plan, state: TrainState) -> Literal["run", "epoch", "trained"]:
-    """The place of the MLPerf log of a run in this state.
-
-    Between two blocks, in an epoch, or between two epochs of a block.
-    """
-    if is_within_epoch(plan, state):
-        return "epoch"
-    return "trained" if state.epochs_trained > state.epochs_evaluated else "run"
+def is_between_blocks(plan: Plan, state: TrainState) -> bool:
+    """Has all that was trained been evaluated, so that no block of the MLPerf log is open?"""
+    is_evaluated = state.epochs_trained <= state.epochs_evaluated
+    return is_evaluated and not is_within_epoch(plan, state)
