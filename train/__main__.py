@@ -94,8 +94,9 @@ def run_rank(
         if loaded.run.seed is None:
             loaded = load(config, [*overrides, f"seed={draw_seed()}"])
         check_supported(loaded.run)
-        resumed = None if resume is None else read_checkpoint(resume)
-        if resumed:
+        resumed = None
+        if resume is not None:
+            resumed = read_checkpoint(resume)
             check_config(resumed, loaded)
         if rank.process.rank == 0:
             # Before the log is opened, which empties it.

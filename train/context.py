@@ -21,6 +21,7 @@ from .communication.identity import identity_of
 from .cuda.code import require_gpu
 from .process_info import ProcessInfo
 from .reserve import give_back
+from .seeding import stream_seeds
 from .stopping import StopRequest
 
 
@@ -50,18 +51,21 @@ class RunContext:
         self.resumed = resumed
         """The checkpoint from which the run goes on; None: it begins."""
         self.plan = build_plan(self.run)
+        self.seeds = stream_seeds(self.run.seed or 0)
+        """The seeds of all random streams."""
         self.state = resumed.meta.state.model_copy() if resumed else TrainState()
         """How far training has come: written by `run.py` alone."""
         self.folder = folder = RunFolder(out)
         self.process = process
         first = process.rank == 0
+        is_resumed = resumed is not None
         self.clock = Clock(folder.last_stamp_unix_s if first and resumed else 0.0)
         """Gives all stamps and times of the run's files."""
         self.log = MLPerfLog(
-            folder.log if first else None, self.clock, resumed=resumed is not None
+            folder.log if first else None, self.clock, resumed=is_resumed
         )
         self.metrics = Metrics(
-            folder.metrics if first else None, self.clock, resumed=resumed is not None
+            folder.metrics if first else None, self.clock, resumed=is_resumed
         )
         self.shows_progress = first
         """Whether this rank prints how training is coming on."""

@@ -35,7 +35,6 @@ from .operators import Criterion, Operators
 from .profile_window import ProfileWindow
 from .run_log import RunLog
 from .schedule import Settings, step_settings
-from .seeding import stream_seeds
 from .step_times import StepTimes
 from .update.loss_scale import LossScaler
 from .update.norms import NormRecorder
@@ -209,7 +208,7 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
     train = build_train_source(
         run.data,
         plan,
-        seeds=stream_seeds(run.seed or 0),
+        seeds=context.seeds,
         first_step=context.state.step + 1,
         layout=run.model.layout,
         **where,
@@ -230,7 +229,7 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         model,
         run.data.classes,
         crop_px=run.data.crop_px,
-        seed=stream_seeds(run.seed or 0)["weights"],
+        seed=context.seeds["weights"],
         operators=comm.operators,
     )
     comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
