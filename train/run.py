@@ -66,36 +66,32 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     context = trainer.context
     plan = trainer.plan
     state = context.state
-    for block in blocks_left(plan, state):
+    for first_epoch, last_epoch in blocks_left(plan, state):
         stop_if_due(trainer)
         previous_end = present()
         if is_between_blocks(plan, state):
-            epochs = block.last_epoch - block.first_epoch + 1
             context.log.event(
                 "block_start",
                 moment=previous_end,
-                first_epoch_num=block.first_epoch,
-                epoch_count=epochs,
+                first_epoch_num=first_epoch,
+                epoch_count=last_epoch - first_epoch + 1,
             )
-        for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
+        for epoch in range(state.epochs_trained + 1, last_epoch + 1):
             previous_end = train_epoch(trainer, checkpointer, epoch, previous_end)
-            if epoch < block.last_epoch:
+            if epoch < last_epoch:
                 checkpointer.save_if_due()
         trainer.comm.operators.finish()  # batch-norm statistics are final only now
         trainer.limit_run_ahead.clear()
         trainer.times.end_block()
-        accuracy = evaluate_epoch(trainer, block.last_epoch)
-        context.log.event("block_stop", first_epoch_num=block.first_epoch)
-        is_best = state.record_evaluation(block.last_epoch, accuracy.fraction)
+        accuracy = evaluate_epoch(trainer, last_epoch)
+        context.log.event("block_stop", first_epoch_num=first_epoch)
+        is_best = state.record_evaluation(last_epoch, accuracy.fraction)
         if accuracy.fraction >= trainer.run.eval.target:
             return True
-        is_last = block.last_epoch == plan.eval_epochs[-1]
+        is_last = last_epoch == plan.eval_epochs[-1]
         if plan.min_accuracy_by_steps <= state.step and not is_last:
             check_learning(
-                accuracy.correct,
-                accuracy.total,
-                trainer.run.data.classes,
-                block.last_epoch,
+                accuracy.correct, accuracy.total, trainer.run.data.classes, last_epoch
             )
         checkpointer.save_if_due(is_best=is_best)
     return False

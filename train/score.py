@@ -81,13 +81,13 @@ class Guesses:
         self.batches: list[Any] = []
 
     def __call__(self, images: Any) -> Any:
-        """The scores of images. On the CPU their shares are sorted, as for an ensemble."""
-        from mxnet import cpu, nd
+        """The scores of images, whose shares are sorted."""
+        from mxnet import nd
 
         from .operators import TOP
 
         scores = self.net(images)
-        shares = nd.softmax(scores.as_in_context(cpu()).astype("float32"))
+        shares = _softmax(scores)
         top_count = min(TOP, shares.shape[1])
         self.batches.append(nd.stack(*shares.topk(k=top_count, ret_typ="both"), axis=1))
         return scores
@@ -131,14 +131,17 @@ def _network(run: Run, checkpoint: Checkpoint, comm: Communicator) -> Any:
 
 
 def _ensemble(nets: Sequence[Any], images: Any) -> Any:
-    """The sum of the networks' softmax, which ranks classes as their mean. On the CPU, as MXNet has
-    no code for some GPUs."""
-    from mxnet import cpu, nd
+    """The sum of the networks' softmax, which ranks classes as their mean."""
+    from mxnet import nd
 
     from ..data.pipeline import on_device
 
-    shares = []
-    for net in nets:
-        logits = net(images).as_in_context(cpu())
-        shares.append(nd.softmax(logits.astype("float32")))
+    shares = [_softmax(net(images)) for net in nets]
     return on_device(nd.add_n(*shares), images.context)
+
+
+def _softmax(scores: Any) -> Any:
+    """The shares of classes. On the CPU, as MXNet has no code for some GPUs."""
+    from mxnet import cpu, nd
+
+    return nd.softmax(scores.as_in_context(cpu()).astype("float32"))

@@ -9,7 +9,7 @@ it: order and windows of images are pure functions of the seed and the number of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -98,20 +98,14 @@ class Meta(Strict):
         return self.state.step
 
 
-class Block(NamedTuple):
-    """Epochs (from 1, both included) up to an evaluation."""
-
-    first_epoch: int
-    last_epoch: int
-
-
-def blocks_left(plan: Plan, state: TrainState) -> Iterator[Block]:
-    """The blocks that still have to be trained or evaluated; the first may be partly trained."""
+def blocks_left(plan: Plan, state: TrainState) -> Iterator[tuple[int, int]]:
+    """First and last epoch (from 1) of the blocks that still have to be trained or evaluated. A
+    block ends with an evaluation; the first may be partly trained."""
     first_epoch = 1
     for last_epoch in plan.eval_epochs:
         # one that is trained and not evaluated is a block too, without epochs to train
         if last_epoch > state.epochs_evaluated:
-            yield Block(first_epoch, last_epoch)
+            yield first_epoch, last_epoch
         first_epoch = last_epoch + 1
 
 
