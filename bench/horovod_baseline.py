@@ -47,7 +47,6 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     from mxnet import autograd
 
     from ..train.network.build import build_networks
-    from ..train.seeding import stream_seeds
 
     run = trainer.run
     log_every = trainer.plan.log_every_steps
@@ -55,7 +54,7 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
         run.model,
         run.data.classes,
         crop_px=run.data.crop_px,
-        seed=stream_seeds(run.seed or 0)["weights"],
+        seed=trainer.context.seeds["weights"],
         operators=trainer.comm.operators,
     )
     cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()

@@ -31,7 +31,7 @@ from ..train.capabilities import check_supported
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import chosen_checkpoint, copy_of
 from ..train.checkpoint.resume import FREE, recorded_run
-from ..train.checkpoint.state import log_position
+from ..train.checkpoint.state import is_between_blocks
 from ..train.communication.identity import image_set_in
 from ..train.score import guesses_file, score
 from .bodies import run_body
@@ -284,7 +284,7 @@ def _recorded(checkpoint: Checkpoint, loaded: Loaded, ranks: int) -> float | Non
     statistics_fit = (
         checkpoint.meta.statistics_rows == 1 or ranks == checkpoint.meta.ranks
     )
-    is_evaluated = log_position(build_plan(recorded_run(checkpoint)), state) == "run"
+    is_evaluated = is_between_blocks(build_plan(recorded_run(checkpoint)), state)
     same_images = image_set_in(Path(loaded.run.data.path)) == checkpoint.meta.image_set
     if is_same and same_images and statistics_fit and is_evaluated:
         return state.accuracy

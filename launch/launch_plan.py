@@ -62,7 +62,9 @@ class LaunchPlan:
     def job_in(self, folder: str) -> Job:
         """The job whose ranks read their config in `folder` and write there."""
         options = self.options
-        program = options.program or rank_program(self.run, in_job=options.in_job)
+        program = options.program
+        if program is None:
+            program = rank_program(self.run, in_job=options.in_job)
         return self.job._replace(
             command=[*program, f"{folder}/config.yaml", "--out", folder]
         )

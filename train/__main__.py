@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..config.load import load
-from ..config.plan import build_plan
 from ..config.schema import Run
 from ..host.errors import UserError
 from ..host.exit_codes import EXIT_FAILED, EXIT_USAGE
@@ -42,8 +41,7 @@ _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
 def main(arguments: list[str] | None = None) -> None:
     """Train one rank; on any error leave `failure_<rank>.json` and end the process at once."""
-    options = parse(arguments)
-    run_rank(options.config, options.overrides, options.out, options.resume)
+    run_rank(**vars(parse(arguments)))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -96,8 +94,9 @@ def run_rank(
         if loaded.run.seed is None:
             loaded = load(config, [*overrides, f"seed={draw_seed()}"])
         check_supported(loaded.run)
-        resumed = None if resume is None else read_checkpoint(resume)
-        if resumed:
+        resumed = None
+        if resume is not None:
+            resumed = read_checkpoint(resume)
             check_config(resumed, loaded)
         if rank.process.rank == 0:
             # Before the log is opened, which empties it.
@@ -163,13 +162,7 @@ class Rank:
             reason=one_line(error),
         )
         if isinstance(error, AllRanksError):
-            failure = replace(
-                failure,
-                retryable=error.retryable,
-                by_all=process.world_size > 1,
-                agreed_step=error.agreed_step,
-                not_finite_step=error.not_finite_step,
-            )
+            failure = replace(failure, by_all=process.world_size > 1, **vars(error))
         # First: out of memory, anything may end the process from here.
         if self.heartbeat is not None:
             self.heartbeat.tell(failure=to_dict(failure))
@@ -243,7 +236,7 @@ class Rank:
 
 def check_ranks(run: Run, process: ProcessInfo) -> None:
     """Raise UserError where the ranks are not the config's, or have no seed in common."""
-    ranks = build_plan(run).ranks
+    ranks = run.system.world_size
     if ranks != process.world_size:
         raise UserError(
             f"system.nodes x system.ranks_per_node = {ranks} ranks expected, "

@@ -21,6 +21,7 @@ from .communication.identity import identity_of
 from .cuda.code import require_gpu
 from .process_info import ProcessInfo
 from .reserve import give_back
+from .seeding import stream_seeds
 from .stopping import StopRequest
 
 
@@ -50,18 +51,21 @@ class RunContext:
         self.resumed = resumed
         """The checkpoint from which the run goes on; None: it begins."""
         self.plan = build_plan(self.run)
+        self.seeds = stream_seeds(self.run.seed or 0)
+        """The seeds of all random streams."""
         self.state = resumed.meta.state.model_copy() if resumed else TrainState()
         """How far training has come: written by `run.py` alone."""
         self.folder = folder = RunFolder(out)
         self.process = process
         first = process.rank == 0
+        is_resumed = resumed is not None
         self.clock = Clock(folder.last_stamp_unix_s if first and resumed else 0.0)
         """Gives all stamps and times of the run's files."""
         self.log = MLPerfLog(
-            folder.log if first else None, self.clock, resumed=resumed is not None
+            folder.log if first else None, self.clock, resumed=is_resumed
         )
         self.metrics = Metrics(
-            folder.metrics if first else None, self.clock, resumed=resumed is not None
+            folder.metrics if first else None, self.clock, resumed=is_resumed
         )
         self.shows_progress = first
         """Whether this rank prints how training is coming on."""
@@ -92,7 +96,7 @@ class RunContext:
     @property
     def step(self) -> int:
         """The step that the loop is at."""
-        return max(self.state.step, self.stop.hold.begun_step)
+        return max(self.state.step, self.stop.begun_step)
 
     @property
     def grace_s(self) -> float:
@@ -112,17 +116,15 @@ class RunContext:
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""
-        self._init_start_s = self.clock.unix_s
-        if self.resumed is not None:  # its clock runs already
-            return
-        self.log.submission(self.run)
-        with self.timeline.span("cache clear"):
-            if self.process.local_rank == 0:
-                folder = Path(self.run.data.path)
-                drop_caches(folder)
-                self._probe = DataProbe(folder)
-        self.log.event("cache_clear", True)
-        self.log.event("init_start")
+        if self.resumed is None:  # else its clock runs already
+            self.log.submission(self.run)
+            with self.timeline.span("cache clear"):
+                if self.process.local_rank == 0:
+                    folder = Path(self.run.data.path)
+                    drop_caches(folder)
+                    self._probe = DataProbe(folder)
+            self.log.event("cache_clear", True)
+            self.log.event("init_start")
         self._init_start_s = self.clock.unix_s
 
     def begin_connecting(self) -> None:

@@ -181,12 +181,12 @@ class HeartbeatClient:
         return current
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
-        hold = self._context.stop.hold
+        stop = self._context.stop
         if "stop_after" in message:
-            hold.stop_after(message["stop_after"], message["by"])
+            stop.stop_after(message["stop_after"], message["by"])
         # in start-up there is nothing to save, and no step that all could end with
         elif "hold" in message and self._context.is_started:
-            self._send({"begun": hold.answer()})
+            self._send({"begun": stop.hold()})
         elif "hold" in message:
             self._end("asked to stop during start-up")
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from mxnet import nd
@@ -33,7 +34,6 @@ def train_steps(
         last: the last step to train.
         log_every: steps from one log point to the next.
     """
-    may_begin = trainer.context.stop.may_begin
     comm = trainer.comm
     criterion = trainer.model.criterion
     updater = trainer.model.updater
@@ -41,9 +41,7 @@ def train_steps(
     operators = comm.operators
     loss_sum = None
     steps = 0
-    for step in range(first, last + 1):
-        if not may_begin(step):
-            return
+    for step in takewhile(trainer.context.stop.may_begin, range(first, last + 1)):
         trainer.profile(step)
         times.begin(step)
         batch = trainer.next_batch()
@@ -78,13 +76,10 @@ def zero_gradient_steps(
         last: the last step to train.
         log_every: steps from one log point to the next.
     """
-    may_begin = trainer.context.stop.may_begin
     comm = trainer.comm
     zero = comm.operators.zeros(1)
     steps = 0
-    for step in range(first, last + 1):
-        if not may_begin(step):
-            return
+    for step in takewhile(trainer.context.stop.may_begin, range(first, last + 1)):
         trainer.profile(step)
         comm.clear()
         comm.reduce()

@@ -120,23 +120,11 @@ def stand_ins() -> Iterator[None]:
 
 
 def restore_numpy_names() -> None:
-    """Set on numpy what it lacks of the names MXNet uses; they stay, for some are used later."""
-    import numpy
-
-    with warnings.catch_warnings():
-        # some NumPy versions have a name still, and warn of it
-        warnings.simplefilter("ignore")
-        names = numpy_names()
-        lacking = [name for name in names if not hasattr(numpy, name)]
-    for name in lacking:
-        setattr(numpy, name, names[name])
-
-
-def numpy_names() -> dict[str, object]:
-    """Removed names that MXNet's sources use, and what they stood for. A test reads the sources."""
+    """Set on numpy what it lacks of the names that MXNet's sources use; they stay, for some are
+    used later. A test reads the sources."""
     import numpy as np
 
-    return {
+    names = {
         # mxnet/numpy/utils.py copies these seven; NumPy 2.0 removed them (bool: only 1.24 to 1.26).
         "PZERO": 0.0,
         "NZERO": -0.0,
@@ -159,6 +147,12 @@ def numpy_names() -> dict[str, object]:
         # Finance, which NumPy 1.20 to 1.23 have as functions that raise, and later ones not at all:
         **dict.fromkeys(("mirr", "npv", "pmt", "ppmt", "pv", "rate")),
     }
+    with warnings.catch_warnings():
+        # some NumPy versions have a name still, and warn of it
+        warnings.simplefilter("ignore")
+        for name, meaning in names.items():
+            if not hasattr(np, name):
+                setattr(np, name, meaning)
 
 
 class _Version(tuple[int, ...]):

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import math
-import time
 
 import mxnet as mx
 import numpy as np
 
 from ..logging.clock import Moment, present
-from ..logging.records import Stopped
+from ..logging.records import EPOCH_LIMIT, Stopped
 from . import host_reads
-from .checkpoint.checkpointer import Checkpointer
-from .checkpoint.state import blocks_left, is_within_epoch, log_position
+from .checkpoint.state import blocks_left, is_between_blocks, is_within_epoch
+from .checkpointer import Checkpointer
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .loop import LogPoint, train_steps, zero_gradient_steps
-from .network.build import copy_parameters, on_host, quick_digest, weight_arrays
-from .run_log import gather_ranks
+from .network.build import copy_parameters, replica_digest
 from .seeding import stream_seed
-from .stopping import (
-    Cause,
-    StopTraining,
-    agreed_stop,
-    check_epoch_budget,
-    check_learning,
-    judge_loss,
-)
+from .stopping import Cause, StopTraining, agreed_stop, check_learning, judge_loss
 from .trainer import Trainer, start_up
 
 
@@ -59,18 +50,11 @@ def write_result(
     time_s = context.elapsed_s
     context.give_back()
     trainer.profile.end()
-    ranks = gather_ranks(
-        trainer.comm,
-        host=context.process.host,
-        phases_ms=trainer.times.all_ms(),
-        cpu_s=time.process_time() - trainer.cpu_begun_s,
-        read_begun_bytes=trainer.read_begun_bytes,
-    )
     trainer.log.result(
         trainer.model.net,
-        allreduce_bytes=trainer.comm.step_bytes,
+        trainer.comm,
+        trainer.times.all_ms(),
         time_s=time_s,
-        ranks=ranks,
         reached=reached,
         stopped=stopped,
     )
@@ -82,36 +66,32 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     context = trainer.context
     plan = trainer.plan
     state = context.state
-    for block in blocks_left(plan, state):
+    for first_epoch, last_epoch in blocks_left(plan, state):
         stop_if_due(trainer)
         previous_end = present()
-        if log_position(plan, state) == "run":
-            epochs = block.last_epoch - block.first_epoch + 1
+        if is_between_blocks(plan, state):
             context.log.event(
                 "block_start",
                 moment=previous_end,
-                first_epoch_num=block.first_epoch,
-                epoch_count=epochs,
+                first_epoch_num=first_epoch,
+                epoch_count=last_epoch - first_epoch + 1,
             )
-        for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
+        for epoch in range(state.epochs_trained + 1, last_epoch + 1):
             previous_end = train_epoch(trainer, checkpointer, epoch, previous_end)
-            if epoch < block.last_epoch:
+            if epoch < last_epoch:
                 checkpointer.save_if_due()
         trainer.comm.operators.finish()  # batch-norm statistics are final only now
         trainer.limit_run_ahead.clear()
         trainer.times.end_block()
-        accuracy = evaluate_epoch(trainer, block.last_epoch)
-        context.log.event("block_stop", first_epoch_num=block.first_epoch)
-        is_best = state.record_evaluation(block.last_epoch, accuracy.fraction)
+        accuracy = evaluate_epoch(trainer, last_epoch)
+        context.log.event("block_stop", first_epoch_num=first_epoch)
+        is_best = state.record_evaluation(last_epoch, accuracy.fraction)
         if accuracy.fraction >= trainer.run.eval.target:
             return True
-        is_last = block.last_epoch == plan.eval_epochs[-1]
+        is_last = last_epoch == plan.eval_epochs[-1]
         if plan.min_accuracy_by_steps <= state.step and not is_last:
             check_learning(
-                accuracy.correct,
-                accuracy.total,
-                trainer.run.data.classes,
-                block.last_epoch,
+                accuracy.correct, accuracy.total, trainer.run.data.classes, last_epoch
             )
         checkpointer.save_if_due(is_best=is_best)
     return False
@@ -150,12 +130,12 @@ def train_epoch(
         log_point(trainer, point)
         if checkpointer.saves_within_epochs and checkpointer.save_if_due():
             seed_dropout(trainer, epoch)
-    last = min(last, context.stop.hold.last_step)
+    last = min(last, context.stop.last_step)
     state.advance(plan, last)
     done = trainer.device_done()
     context.timeline.add_device(f"epoch {epoch}", [previous_end, host_asked], done)
     if last < plan.epoch_end_step(epoch):
-        raise StopTraining(context.stop.hold.cause)
+        raise StopTraining(context.stop.cause)
     state.epochs_trained = epoch
     context.log.event("epoch_stop", moment=done, epoch_num=epoch)
     return done
@@ -168,8 +148,10 @@ def stop_if_due(trainer: Trainer) -> None:
     stop = trainer.context.stop
     state = trainer.context.state
     if not stop.may_begin(state.step + 1):
-        raise StopTraining(stop.hold.cause)
-    check_epoch_budget(state.epochs_trained, trainer.run.limits.epochs)
+        raise StopTraining(stop.cause)
+    budget = trainer.run.limits.epochs
+    if budget is not None and state.epochs_trained >= budget:
+        raise StopTraining(Stopped(limit=EPOCH_LIMIT))
 
 
 def seed_dropout(trainer: Trainer, epoch: int) -> None:
@@ -235,9 +217,9 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     start_s = context.elapsed_s
     context.log.event("eval_start", epoch_num=epoch)
     with context.timeline.span(f"evaluate {epoch}"):
-        digest = quick_digest(on_host(weight_arrays(net)).values())
-        weights = {"weights": digest}
-        comm.check_replicas(weights, f"after epoch {epoch}", context.state.step)
+        digest = replica_digest(net)
+        digests = {"weights": digest}
+        comm.check_replicas(digests, f"after epoch {epoch}", context.state.step)
         comm.agreed_digest = digest
         sync_bn_statistics(
             net,

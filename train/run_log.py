@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import resource
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,6 +36,7 @@ RATE_WINDOW_S = 60.0
 decide them."""
 _ROW_BYTES = 2048
 """A rank's figures as JSON: 20 numbers and three names of at most 100 characters."""
+_NO_TIME = np.zeros((1, len(COLUMNS)), np.float32)
 
 
 class RecentRate:
@@ -65,6 +67,8 @@ class RunLog:
         # The window of the throughput figure: since the last log point or evaluation.
         self._begin_window(context.elapsed_s)
         self._recent = RecentRate()
+        self._cpu_begun_s = time.process_time()
+        self._read_begun_bytes = storage_read_bytes() or 0
 
     def _begin_window(self, now_s: float) -> None:
         context = self._context
@@ -163,31 +167,32 @@ class RunLog:
     def result(
         self,
         net: Any,
+        comm: Communicator,
+        phases_ms: NDArray[np.float32],
         *,
-        allreduce_bytes: int,
         time_s: float,
-        ranks: dict[str, list[Any]],
         reached: bool,
         stopped: Stopped | None,
     ) -> None:
         """result.json and ranks.json, `time_s` after `run_start`; the launcher adds the official
-        verdict.
+        verdict. Collective.
 
         Args:
             net: whose weights are digested.
-            allreduce_bytes: what a step sums.
+            comm: the ranks.
+            phases_ms: of this rank's steps, as `gather_ranks` takes them.
             time_s: since `run_start`.
-            ranks: the columns of `gather_ranks`.
             reached: whether the target was.
             stopped: what ended the run before its time.
         """
+        ranks = self.gather_ranks(comm, phases_ms)
+        if not ranks:
+            return
         context = self._context
         state = context.state
         plan = context.plan
-        if context.process.rank != 0:
-            return
         self._compare_clocks()
-        time = run_time(read_events(context.folder.log))
+        logged = run_time(read_events(context.folder.log))
         run = context.run
         image_flops = training_flops(run.model, run.data)
         images = plan.images_after(state.step)
@@ -200,9 +205,9 @@ class RunLog:
             epochs=int(plan.epoch_at(state.step) + 1e-9),
             eval_accuracy=state.accuracy,
             target=run.eval.target,
-            images_per_s=time.images_per_s(run.data.train_samples),
+            images_per_s=logged.images_per_s(run.data.train_samples),
             flops=image_flops and image_flops * images,
-            allreduce_bytes=allreduce_bytes,
+            allreduce_bytes=comm.step_bytes,
             storage_read_bytes=None if None in reads else sum(reads),
             ranks=plan.ranks,
             global_batch_size=plan.global_batch_size,
@@ -218,6 +223,49 @@ class RunLog:
         table = json.dumps({"elapsed_s": time_s, "ranks": ranks})
         write_file(context.folder.ranks, f"{table}\n")
 
+    def gather_ranks(
+        self, comm: Communicator, phases_ms: NDArray[np.float32]
+    ) -> dict[str, list[Any]]:
+        """A column for each figure, a row for each rank, by rank. Collective: one small allgather.
+
+        Args:
+            comm: the ranks.
+            phases_ms: (steps, columns) of this rank's steps; a rank without a share of the batch
+                has 0.
+
+        Returns:
+            host, steps, the percentiles of `step_times.percentiles`, the most memory that the
+            process held, CPU time since the clock of the run started, bytes read from storage since
+            then, the most memory that the GPU (all of its processes) held, how much of a step ran
+            as CUDA graphs, and how its norms ran; None stands for what does not apply. Ranks above
+            0, which write no file: no columns.
+        """
+        steps = len(phases_ms)
+        times: Mapping[str, float | None] = (
+            percentiles(phases_ms) if steps else dict.fromkeys(percentiles(_NO_TIME))
+        )
+        read_bytes = storage_read_bytes()
+        if read_bytes is not None:
+            read_bytes -= self._read_begun_bytes
+        memory_peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        figures = {
+            "host": self._context.process.host[:64],
+            "steps": steps,
+            **times,
+            "memory_peak_bytes": 1024 * memory_peak_kib,
+            "cpu_s": time.process_time() - self._cpu_begun_s,
+            "storage_read_bytes": read_bytes,
+            "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
+            "graphs": str(graphs) if (graphs := comm.operators.graphs) else None,
+            "norms": str(norms) if (norms := comm.operators.norm_layers) else None,
+        }
+        row = json.dumps(figures).encode().ljust(_ROW_BYTES)
+        everyone = comm.gather_bytes(row, "ranks")
+        if comm.rank != 0:
+            return {}
+        rows = list(map(json.loads, everyone))
+        return {name: [row[name] for row in rows] for name in figures}
+
     def _compare_clocks(self) -> None:
         """Note a jump of the host's wall clock: a warning, a record, a key of the log."""
         context = self._context
@@ -231,58 +279,6 @@ class RunLog:
         )
         context.metrics.write("wall_clock_jump", step=step, by_s=by_s)
         context.log.clock_jump(by_s)
-
-
-def gather_ranks(
-    comm: Communicator,
-    *,
-    host: str,
-    phases_ms: NDArray[np.float32],
-    cpu_s: float,
-    read_begun_bytes: int,
-) -> dict[str, list[Any]]:
-    """A column for each figure, a row for each rank, by rank. Collective: one small allgather.
-
-    Args:
-        comm: the ranks.
-        host: the name of this rank's host.
-        phases_ms: (steps, columns) of this rank's steps; a rank without a share of the batch has 0.
-        cpu_s: CPU seconds that this process has used since the clock of the run started.
-        read_begun_bytes: what it had read from storage by then.
-
-    Returns:
-        host, steps, the percentiles of `step_times.percentiles`, the most memory that the process
-        held, CPU time, bytes read from storage, the most memory that the GPU (all of its processes)
-        held, how much of a step ran as CUDA graphs, and how its norms ran; None stands for what
-        does not apply. Ranks above 0, which write no file: no columns.
-    """
-    steps = len(phases_ms)
-    times: dict[str, float | None] = {}
-    if steps:
-        times |= percentiles(phases_ms)
-    else:
-        one_step = np.zeros((1, len(COLUMNS)), np.float32)
-        times |= dict.fromkeys(percentiles(one_step))
-    read_bytes = storage_read_bytes()
-    if read_bytes is not None:
-        read_bytes -= read_begun_bytes
-    figures = {
-        "host": host[:64],
-        "steps": steps,
-        **times,
-        "memory_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        "cpu_s": cpu_s,
-        "storage_read_bytes": read_bytes,
-        "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
-        "graphs": str(graphs) if (graphs := comm.operators.graphs) else None,
-        "norms": str(norms) if (norms := comm.operators.norm_layers) else None,
-    }
-    row = json.dumps(figures).encode().ljust(_ROW_BYTES)
-    everyone = comm.gather_bytes(row, "ranks")
-    if comm.rank != 0:
-        return {}
-    rows = list(map(json.loads, everyone))
-    return {name: [row[name] for row in rows] for name in figures}
 
 
 def _gpu_memory_bytes(ctx: mx.Context) -> int | None:

@@ -17,7 +17,7 @@ from ..logging.timeline import Timeline
 from .capabilities import decodes_on_gpu
 from .checkpoint.file import Checkpoint, read_checkpoint
 from .communication.connection import Connection
-from .process_info import ProcessInfo, read_process_info
+from .process_info import read_process_info
 
 if TYPE_CHECKING:
     from .communication.communicator import Communicator
@@ -47,7 +47,7 @@ def score(out: Path, pairs: Sequence[tuple[str, str]]) -> list[dict[str, int]]:
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
     nets = [
-        _network(run, checkpoint, comm, process)
+        _network(run, checkpoint, comm)
         for run, checkpoint in zip(runs, checkpoints, strict=True)
     ]
     images = build_eval_source(
@@ -57,12 +57,8 @@ def score(out: Path, pairs: Sequence[tuple[str, str]]) -> list[dict[str, int]]:
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-    scorers = list(nets)
     guesses = Guesses(nets[0])
-    if len(nets) > 1:
-        scorers.append(partial(_ensemble, nets))
-    else:
-        scorers = [guesses]
+    scorers = [guesses] if len(nets) == 1 else [*nets, partial(_ensemble, nets)]
     next_batch = batches_of(images, ctx)
     accuracies = [evaluate(scorer, next_batch, comm, run) for scorer in scorers]
     comm.stop()
@@ -85,13 +81,13 @@ class Guesses:
         self.batches: list[Any] = []
 
     def __call__(self, images: Any) -> Any:
-        """The scores of images. On the CPU their shares are sorted, as for an ensemble."""
-        from mxnet import cpu, nd
+        """The scores of images, whose shares are sorted."""
+        from mxnet import nd
 
         from .operators import TOP
 
         scores = self.net(images)
-        shares = nd.softmax(scores.as_in_context(cpu()).astype("float32"))
+        shares = _softmax(scores)
         top_count = min(TOP, shares.shape[1])
         self.batches.append(nd.stack(*shares.topk(k=top_count, ret_typ="both"), axis=1))
         return scores
@@ -103,9 +99,7 @@ class Guesses:
         np.save(path, rows[:images])
 
 
-def _network(
-    run: Run, checkpoint: Checkpoint, comm: Communicator, process: ProcessInfo
-) -> Any:
+def _network(run: Run, checkpoint: Checkpoint, comm: Communicator) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
     from .checkpoint.restore import active_ranks, restore
@@ -123,12 +117,12 @@ def _network(
     restore(
         checkpoint,
         net,
-        rank=process.rank,
-        ranks=process.world_size,
+        rank=comm.rank,
+        ranks=comm.world_size,
         bn_stats=run.eval.bn_stats,
     )
     meta = checkpoint.meta
-    if meta.statistics_rows > 1 and process.world_size == meta.ranks:
+    if meta.statistics_rows > 1 and comm.world_size == meta.ranks:
         sync_bn_statistics(
             net, comm, mode=run.eval.bn_stats, active_ranks=active_ranks(checkpoint)
         )
@@ -137,14 +131,17 @@ def _network(
 
 
 def _ensemble(nets: Sequence[Any], images: Any) -> Any:
-    """The sum of the networks' softmax, which ranks classes as their mean. On the CPU, as MXNet has
-    no code for some GPUs."""
-    from mxnet import cpu, nd
+    """The sum of the networks' softmax, which ranks classes as their mean."""
+    from mxnet import nd
 
     from ..data.pipeline import on_device
 
-    shares = []
-    for net in nets:
-        logits = net(images).as_in_context(cpu())
-        shares.append(nd.softmax(logits.astype("float32")))
+    shares = [_softmax(net(images)) for net in nets]
     return on_device(nd.add_n(*shares), images.context)
+
+
+def _softmax(scores: Any) -> Any:
+    """The shares of classes. On the CPU, as MXNet has no code for some GPUs."""
+    from mxnet import cpu, nd
+
+    return nd.softmax(scores.as_in_context(cpu()).astype("float32"))

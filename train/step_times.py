@@ -91,9 +91,8 @@ class StepTimes:
         """The host asks for the batch of a step."""
         # the first after a resume, or epochs without this rank
         if step != self._last + 1:
-            self.log_point()
+            self.end_block()
             self._next = step
-            self._begun_s = np.nan
         self._last = step
         row = self._row
         row[:] = np.nan

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from ..host.errors import UserError
-from ..logging.records import EPOCH_LIMIT, TIME_LIMIT, Stopped
+from ..logging.records import TIME_LIMIT, Stopped
 from .host_reads import NO_SHARE
 from .running_clock import RunningClock
 
@@ -61,11 +61,22 @@ class AllRanksError(UserError):
 
 class StopRequest:
     """Why and after which step this rank is to stop: at the next log point, where the ranks add up
-    their flags, or after the last step that the launcher's `hold` allows."""
+    their flags, or after the last step that the launcher allows.
+
+    The launcher finds that step by asking every rank to hold. Each answers with the last step that
+    it has begun, or is about to begin, and waits before the next one. The largest answer is the
+    last step of all."""
 
     def __init__(self) -> None:
         self._flags = dict.fromkeys(Cause, 0.0)
-        self.hold = Hold()
+        self.begun_step = 0
+        """The step that the loop is at: the last one that has begun, or is about to."""
+        self.last_step = sys.maxsize
+        """The last step of all ranks, once the launcher has named it."""
+        self.cause = Cause.REQUESTED.value
+        """Why it is the last."""
+        self._is_asked = False
+        self._is_named = threading.Event()
         self.longest_step_s = 0.0
         """The longest time from one call of `may_begin` to the next, whatever lay between but a
         suspension."""
@@ -86,32 +97,13 @@ class StopRequest:
         now_s = self.clock.look_s()
         self.longest_step_s = max(self.longest_step_s, now_s - self._looked_s)
         self._looked_s = now_s
-        return self.hold.may_begin(step)
-
-
-class Hold:
-    """How the launcher finds the last step of all ranks. It asks every rank to hold. Each answers
-    with the last step that it has begun, or is about to begin, and waits before the next one. The
-    largest answer is the last step of all."""
-
-    def __init__(self) -> None:
-        self.begun_step = 0
-        """The step that the loop is at: the last one that has begun, or is about to."""
-        self.last_step = sys.maxsize
-        """The last step of all ranks, once the launcher has named it."""
-        self.cause = Cause.REQUESTED.value
-        self._is_asked = False
-        self._is_named = threading.Event()
-
-    def may_begin(self, step: int) -> bool:
-        """Whether `step` is one of those that all ranks train."""
-        # Before the look at `_is_asked`: a step that `answer` does not know of is not begun.
+        # Before the look at `_is_asked`: a step that `hold` does not know of is not begun.
         self.begun_step = step
         if self._is_asked:
             self._is_named.wait()
         return step <= self.last_step
 
-    def answer(self) -> int:
+    def hold(self) -> int:
         """Begin no other step; returns the last one that may have been begun. Called by the
         heartbeat's thread, as `stop_after` is."""
         self._is_asked = True
@@ -131,12 +123,6 @@ def agreed_stop(totals: Sequence[float]) -> Stopped | None:
         if ranks:
             return cause.value
     return None
-
-
-def check_epoch_budget(trained: int, budget: int | None) -> None:
-    """Raise StopTraining where `limits.epochs` epochs have been trained, before the next one."""
-    if budget is not None and trained >= budget:
-        raise StopTraining(Stopped(limit=EPOCH_LIMIT))
 
 
 def judge_loss(

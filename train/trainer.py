@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from ..config.values import NORMS
 from ..data.pipeline import Batch, build_eval_source, build_train_source
 from ..logging.clock import Moment
 from . import kernels
-from .activity import storage_read_bytes
 from .capabilities import decodes_on_gpu
 from .checkpoint.restore import restore
 from .communication.communicator import Communicator, communicator, device_context
@@ -29,15 +27,14 @@ from .network.build import (
     build_networks,
     copy_parameters,
     image_shape,
+    replica_digest,
     reset_statistics,
     trainable,
-    weights_digest,
 )
 from .operators import Criterion, Operators
 from .profile_window import ProfileWindow
 from .run_log import RunLog
 from .schedule import Settings, step_settings
-from .seeding import stream_seeds
 from .step_times import StepTimes
 from .update.loss_scale import LossScaler
 from .update.norms import NormRecorder
@@ -90,10 +87,6 @@ class Trainer:
     times: StepTimes
     profile: ProfileWindow
     log: RunLog
-    cpu_begun_s: float
-    """CPU time that this process had used when the clock of the run started."""
-    read_begun_bytes: int
-    """What it had read from storage by then."""
 
     @property
     def run(self) -> Run:
@@ -126,25 +119,25 @@ def start_up(
         kernels.load()
     operators = operators_for(run.model, ctx)
     comm = communicator(operators, context.connection, context.process.world_size)
+    stage = context.timeline.span
 
-    def stage(name: str, action: Callable[..., Any], *arguments: object) -> Any:
-        """Do a stage of start-up, which the timeline shows."""
-        with context.timeline.span(name):
-            return action(*arguments)
-
-    def build() -> tuple[Model, bytes]:
+    def build() -> Model:
         """Build the network, then warm it up."""
-        model = stage("build network", build_model, context, comm)
-        return model, stage("warm up network", warm_up, context, operators, model)
+        with stage("build network"):
+            model = build_model(context, comm)
+        with stage("warm up network"):
+            warm_up(context, model)
+        return model
 
-    data, (model, digest) = overlapped(
-        partial(stage, "open connections", comm.start),
-        partial(stage, "build pipelines", sources or build_sources, context, ctx),
+    data, model = overlapped(
+        stage("open connections")(comm.start),
+        stage("build pipelines")(partial(sources or build_sources, context, ctx)),
         build,
         serial=run.startup.serial,
         cores=run.system.cores_per_rank,
     )
-    stage("agree on weights", verify_replicas, context, comm, model, digest)
+    with stage("agree on weights"):
+        verify_replicas(context, comm, model.net)
     context.start_clock([p.name for p in trainable(model.net)])
     times = StepTimes(context.plan.log_every_steps, operators.stamp)
     context.done_step = times.done_step
@@ -175,8 +168,6 @@ def start_up(
         times=times,
         profile=ProfileWindow(context),
         log=RunLog(context),
-        cpu_begun_s=time.process_time(),
-        read_begun_bytes=storage_read_bytes() or 0,
     )
 
 
@@ -217,7 +208,7 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
     train = build_train_source(
         run.data,
         plan,
-        seeds=stream_seeds(run.seed or 0),
+        seeds=context.seeds,
         first_step=context.state.step + 1,
         layout=run.model.layout,
         **where,
@@ -238,7 +229,7 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         model,
         run.data.classes,
         crop_px=run.data.crop_px,
-        seed=stream_seeds(run.seed or 0)["weights"],
+        seed=context.seeds["weights"],
         operators=comm.operators,
     )
     comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
@@ -260,15 +251,16 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
     return Model(net, eval_net, criterion, updater)
 
 
-def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
+def warm_up(context: RunContext, model: Model) -> None:
     """A step on zeros for every batch of the run and an evaluation batch: memory is taken, kernels
-    are made. The digest of the weights that the run starts with.
+    are made.
 
     Weights keep their bits (learning rate 0), batch-norm statistics are put back.
     """
     run = context.run
     side = run.data.crop_px
     net, eval_net, criterion, updater = model
+    operators = updater.operators
     zeros = operators.zeros
     scale = updater.scaler.value_at(1)
     for batch in (
@@ -295,7 +287,6 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
             rank=context.process.rank,
             ranks=context.plan.ranks,
         )
-    return weights_digest(net, trained=True)
 
 
 def warn_of_graphs(operators: Operators, rank: int) -> None:
@@ -319,9 +310,7 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
     return [*sorted(later, reverse=True), present.per_rank]
 
 
-def verify_replicas(
-    context: RunContext, comm: Communicator, model: Model, digest: bytes
-) -> None:
+def verify_replicas(context: RunContext, comm: Communicator, net: Any) -> None:
     """All ranks hold the same weights, drawn alike and compared, or rank 0's by broadcast, and are
     of one run (`identity.py`).
 
@@ -331,13 +320,12 @@ def verify_replicas(
     Args:
         context: this process.
         comm: the ranks.
-        model: whose weights rank 0 broadcasts, if the config says so.
-        digest: of the weights of this rank.
+        net: whose weights rank 0 broadcasts, if the config says so.
     """
     if context.run.startup.weights == "broadcast" and context.resumed is None:
-        comm.broadcast_(model.net.collect_params())
-        digest = weights_digest(model.net, trained=True)
-    digests = {**part_digests(context.identity), "weights": digest[:16]}
+        comm.broadcast_(net.collect_params())
+    digests = part_digests(context.identity)
+    digests["weights"] = replica_digest(net)
     comm.check_replicas(digests, "after start-up", context.state.step)
     comm.reduce()
     comm.operators.finish()

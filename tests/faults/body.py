@@ -27,8 +27,7 @@ import psutil
 
 from rn50.host.atomic import sync
 from rn50.train import __main__ as entry
-from rn50.train import run, trainer
-from rn50.train.checkpoint import checkpointer
+from rn50.train import checkpointer, run, trainer
 from rn50.train.checkpoint import file as checkpoint_file
 from rn50.train.heartbeat import SCRATCH_ENV
 from rn50.train.process_info import read_process_info

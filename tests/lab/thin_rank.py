@@ -98,7 +98,7 @@ def train(context: RunContext, opened: list[str]) -> None:
     context.timeline.phase = "epoch 1"
     for step in itertools.count(1):
         if not context.stop.may_begin(step):
-            cause = context.stop.hold.cause
+            cause = context.stop.cause
             break
         time.sleep(STEP_S)
         context.state.advance(plan, step)

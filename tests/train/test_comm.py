@@ -14,7 +14,7 @@ from mxnet import nd
 from mxnet.gluon import nn
 
 from rn50.config.load import load
-from rn50.train.checkpoint import checkpointer
+from rn50.train import checkpointer
 from rn50.train.communication import communicator
 from rn50.train.communication.communicator import Communicator
 from rn50.train.operators import Operators

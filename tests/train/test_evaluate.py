@@ -73,7 +73,7 @@ def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared
     changes = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
     trainer = MagicMock(run=load("smoke", [changes]).run)
     trainer.plan = build_plan(trainer.run)
-    for name in ("quick_digest", "copy_parameters", "evaluate"):
+    for name in ("replica_digest", "copy_parameters", "evaluate"):
         monkeypatch.setattr(run, name, getattr(trainer, name))
     monkeypatch.setattr(run, "sync_bn_statistics", trainer.sync)
     run.evaluate_epoch(trainer, epoch)

@@ -19,14 +19,14 @@ from rn50.logging.parse import read_events
 from rn50.logging.run_folder import RunFolder
 from rn50.logging.run_time import run_time
 from rn50.predict.work import training_flops
-from rn50.train import run, trainer
+from rn50.train import trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of
 from rn50.train.checkpoint.folder import checkpoints_in
 from rn50.train.communication import communicator as comm
 from rn50.train.context import RunContext
 from rn50.train.process_info import ProcessInfo
 from rn50.train.run import train_and_evaluate
-from rn50.train.run_log import gather_ranks
+from rn50.train.run_log import RunLog
 from rn50.train.step_times import PHASES
 from rn50.train.update import loss_scale
 from tests.conftest import (
@@ -177,15 +177,16 @@ def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
     """The host is up to two steps ahead, which is a whole epoch here, with a checkpoint after each
     of a block."""
     steps_ms = []
+    gather_ranks = RunLog.gather_ranks
 
-    def gather(*arguments: Any, phases_ms: Any, **options: Any) -> Any:
+    def gather(log: RunLog, comm: Any, phases_ms: Any) -> Any:
         in_phases = phases_ms[
             :, 1 : len(PHASES)
         ]  # without what the host did between two steps
         steps_ms.extend(in_phases.sum(axis=1))
-        return gather_ranks(*arguments, phases_ms=phases_ms, **options)
+        return gather_ranks(log, comm, phases_ms)
 
-    monkeypatch.setattr(run, "gather_ranks", gather)
+    monkeypatch.setattr(RunLog, "gather_ranks", gather)
     folder = train(tmp_path / "run", "batch.per_rank=20", "checkpoint.every=2 steps")
     time = run_time(read_events(folder / "result_0.txt"))
     assert len(time.epochs) == 4
@@ -219,8 +220,8 @@ def test_a_run_that_stopped_again_and_again_goes_on_bit_for_bit(
 
     def stop_at_once(context: RunContext, tensors: Sequence[str]) -> None:
         start_clock(context, tensors)
-        hold = context.stop.hold
-        hold.stop_after(hold.answer(), "asked")
+        stop = context.stop
+        stop.stop_after(stop.hold(), "asked")
 
     with monkeypatch.context() as patch:
         patch.setattr(RunContext, "start_clock", stop_at_once)

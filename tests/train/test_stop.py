@@ -69,10 +69,10 @@ def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(
     with ThreadPoolExecutor(len(ranks)) as pool:
         ended = pool.map(train, ranks)
         time.sleep(delay_s)
-        last = max([stop.hold.answer() for stop in ranks])
+        last = max([stop.hold() for stop in ranks])
         time.sleep(2e-3)  # until the launcher has all answers
         for stop in ranks:
-            stop.hold.stop_after(last, "asked")
+            stop.stop_after(last, "asked")
     sys.setswitchinterval(interval_s)
     assert list(ended) == [last] * len(ranks)
 
@@ -113,7 +113,7 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
         if started:
             assert first_with("begun", messages) == 7
             launcher.sendall(b'after": 9, "by": "SIGTERM"}\n')
-        wait_until(lambda: reasons or context.stop.hold.last_step == 9)
+        wait_until(lambda: reasons or context.stop.last_step == 9)
     assert context.stop.may_begin(9)
     assert context.stop.may_begin(10) == (not started)
     assert reasons == ([] if started else ["asked to stop during start-up"])

@@ -32,7 +32,8 @@ MAX_BYTES = 4 << 30
 _MAX_HEADER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 _LENGTH_BYTES = 8
-_NO_DIGEST = f'"{"-" * 2 * DIGEST_BYTES}"'.encode()
+_NO_DIGEST = "-" * 2 * DIGEST_BYTES
+"""Stands in the place of the digest while it is computed, so that no length changes."""
 _DTYPES = {"F32": "float32", "F16": "float16"}
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
@@ -84,8 +85,7 @@ class Checkpoint(NamedTuple):
             try:
                 header = _read_header(file)
                 # the digest is of the file as it was before the digest was in it
-                digest_field = f'"{self.digest}"'.encode()
-                digest.update(header.replace(digest_field, _NO_DIGEST, 1))
+                digest.update(_with_digest(header, self.digest, _NO_DIGEST))
                 while piece := file.read(_PIECE_BYTES):
                     digest.update(piece)
                 if digest.hexdigest() != self.digest:
@@ -125,18 +125,13 @@ def write_checkpoint(
     import numpy as np
     from safetensors.numpy import save
 
-    # in the place of the digest as many dashes, so that no length changes
-    metadata = {
-        "digest": _NO_DIGEST.decode().strip('"'),
-        "meta": meta.model_dump_json(),
-    }
+    metadata = {"digest": _NO_DIGEST, "meta": meta.model_dump_json()}
     # Of another array than a contiguous one safetensors would take other elements.
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     data = memoryview(save(contiguous, metadata))
     digest = hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    digest_field = f'"{digest}"'.encode()
-    header = bytes(data[:end]).replace(_NO_DIGEST, digest_field, 1)
+    header = _with_digest(bytes(data[:end]), _NO_DIGEST, digest)
     for path_of_run in (*logs, *{log.parent for log in logs}):
         sync(path_of_run)
     # one name for all steps: a run may never come to the step of a dead writer again
@@ -169,6 +164,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         content = "something else"
     problem = f"torn or damaged: a checkpoint of this rn50 expected, found {content}"
     raise UserError(f"{path}: {problem}"[:400])
+
+
+def _with_digest(header: bytes, present: str, digest: str) -> bytes:
+    return header.replace(f'"{present}"'.encode(), f'"{digest}"'.encode(), 1)
 
 
 def _read_header(file: BinaryIO) -> bytes:

@@ -24,8 +24,9 @@ def restore(
     ranks: int = 1,
     bn_stats: str | None = None,
 ) -> None:
-    """Put what `checkpointer.collect` took back into place, on one of `ranks` ranks: into a network
-    of the checkpoint's own layout and types, and into the updater of a run that goes on.
+    """Put what `collect` (`train/checkpointer.py`) took back into place, on one of `ranks` ranks:
+    into a network of the checkpoint's own layout and types, and into the updater of a run that goes
+    on.
 
     At another rank count every rank gets the batch-norm statistics that an evaluation would have
     made of those of the ranks that took part: their mean, or with `eval.bn_stats=batch` those of
@@ -55,11 +56,8 @@ def restore(
     is_of_batch = (bn_stats or recorded) == "batch"
     for name in statistics:
         of_ranks = stored[name]
-        if rows == 1:
-            values[name] = of_ranks[0]
-            continue
-        if ranks == meta.ranks:
-            values[name] = of_ranks[rank]
+        if rows == 1 or ranks == meta.ranks:
+            values[name] = of_ranks[rank % rows]
             continue
         of_active = of_ranks[:active]
         values[name] = of_active.mean(axis=0, dtype=np.float64)

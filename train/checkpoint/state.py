@@ -9,7 +9,7 @@ it: order and windows of images are pure functions of the seed and the number of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -98,20 +98,14 @@ class Meta(Strict):
         return self.state.step
 
 
-class Block(NamedTuple):
-    """Epochs (from 1, both included) up to an evaluation."""
-
-    first_epoch: int
-    last_epoch: int
-
-
-def blocks_left(plan: Plan, state: TrainState) -> Iterator[Block]:
-    """The blocks that still have to be trained or evaluated; the first may be partly trained."""
+def blocks_left(plan: Plan, state: TrainState) -> Iterator[tuple[int, int]]:
+    """First and last epoch (from 1) of the blocks that still have to be trained or evaluated. A
+    block ends with an evaluation; the first may be partly trained."""
     first_epoch = 1
     for last_epoch in plan.eval_epochs:
         # one that is trained and not evaluated is a block too, without epochs to train
         if last_epoch > state.epochs_evaluated:
-            yield Block(first_epoch, last_epoch)
+            yield first_epoch, last_epoch
         first_epoch = last_epoch + 1
 
 
@@ -120,11 +114,7 @@ def is_within_epoch(plan: Plan, state: TrainState) -> bool:
     return state.step > plan.epoch_end_step(state.epochs_trained)
 
 
-def log_position(plan: Plan, state: TrainState) -> Literal["run", "epoch", "trained"]:
-    """The place of the MLPerf log of a run in this state.
-
-    Between two blocks, in an epoch, or between two epochs of a block.
-    """
-    if is_within_epoch(plan, state):
-        return "epoch"
-    return "trained" if state.epochs_trained > state.epochs_evaluated else "run"
+def is_between_blocks(plan: Plan, state: TrainState) -> bool:
+    """Has all that was trained been evaluated, so that no block of the MLPerf log is open?"""
+    is_evaluated = state.epochs_trained <= state.epochs_evaluated
+    return is_evaluated and not is_within_epoch(plan, state)

@@ -59,22 +59,18 @@ def lay_out_gradients(
     except ValueError as error:
         raise UserError(f"comm.groups: {error}") from None
     # The rule counts all tensors, as Fujitsu's does: 3, 21, 57, 80 of 161, batch norm among them.
-    members = [[i for i in group if types[i] == common] for group in groups]
+    members = [[i for i in numbers if types[i] == common] for numbers in groups]
     rest = [i for i in range(len(types)) if types[i] != common]
     members.append(rest[::-1])
-    return [
-        _flatten([parameters[i] for i in group], operators, parts)
-        for group in members
-        if group
-    ]
-
-
-def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
-    shapes = [p.shape for p in parameters]
-    flat, views = side_by_side(operators, shapes, parameters[0].dtype, parts)
-    for p, view in zip(parameters, views, strict=True):
-        lay_gradient(p, view)
-    return flat
+    flats = []
+    for numbers in filter(None, members):
+        group = [parameters[i] for i in numbers]
+        shapes = [p.shape for p in group]
+        flat, views = side_by_side(operators, shapes, group[0].dtype, parts)
+        for p, view in zip(group, views, strict=True):
+            lay_gradient(p, view)
+        flats.append(flat)
+    return flats
 
 
 def side_by_side(

@@ -53,8 +53,8 @@ class Communicator:
         self.written_last: list[NDArray] = []
         """The last group of each type that backward completes (batch norm's may be its
         own)."""
-        self._halves: dict[int, NDArray] = {}
-        """The arrays in which groups travel as float16, by the numbers of the groups."""
+        self._wire: list[NDArray] = []
+        """The arrays in which the groups travel: of their own where that is as float16."""
         self.agreed_step: int | None = None
         """The last step after which all ranks held the same weights; None: never compared."""
         self.agreed_digest = b""
@@ -116,17 +116,17 @@ class Communicator:
         )
         last_of_type = {bucket.dtype: bucket for bucket in self.buckets}
         self.written_last = list(last_of_type.values())
-        self._halves = {
-            number: self.operators.zeros(bucket.shape, gradient_dtype)
-            for number, bucket in enumerate(self.buckets)
+        self._wire = [
+            self.operators.zeros(bucket.shape, gradient_dtype)
             if gradient_dtype == "float16" and bucket.dtype != np.float16
-        }
+            else bucket
+            for bucket in self.buckets
+        ]
 
     @property
     def step_bytes(self) -> int:
         """What `reduce` sums, as it travels."""
-        arrays = [self._halves.get(n, bucket) for n, bucket in enumerate(self.buckets)]
-        return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+        return sum(array.size * np.dtype(array.dtype).itemsize for array in self._wire)
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -134,16 +134,13 @@ class Communicator:
         A group leaves as soon as backward has written its gradients; names are fixed, so that
         Horovod's response cache answers instead of a negotiation.
         """
-        for number, bucket in enumerate(self.buckets):
-            name = f"group{number}"
-            priority = len(self.buckets) - number
-            if number not in self._halves:
-                self.sum_(bucket, name, priority)
-                continue
-            half = self._halves[number]
-            self.operators.narrow(bucket, half, WIRE_SCALE)
-            self.sum_(half, name, priority)
-            self.operators.widen(half, bucket, 1 / WIRE_SCALE)
+        groups = zip(self.buckets, self._wire, strict=True)
+        for number, (bucket, wire) in enumerate(groups):
+            if wire is not bucket:
+                self.operators.narrow(bucket, wire, WIRE_SCALE)
+            self.sum_(wire, f"group{number}", len(self.buckets) - number)
+            if wire is not bucket:
+                self.operators.widen(wire, bucket, 1 / WIRE_SCALE)
 
     def sum_(self, flat: NDArray, name: str, priority: int) -> None:
         """Sum a flat array over all ranks, in place."""

@@ -64,24 +64,16 @@ def linked_mpi(library: Path) -> MpiLibrary | None:
         name, _, target = line.strip().partition(" => ")
         if _MPI.fullmatch(name):
             path = name if target == "not found" else target.rpartition(" (")[0]
-            family = _family_by_name(name) or family_of(library_version(path))
+            by_name = (family for form, family in _BY_NAME if re.match(form, name))
+            family = next(by_name, None) or family_of(library_version(path))
             return MpiLibrary(path, family)
-    return None
-
-
-def _family_by_name(name: str) -> Family | None:
-    for form, family in _BY_NAME:
-        if re.match(form, name):
-            return family
     return None
 
 
 def family_of(version: str) -> Family | None:
     """Whose library it is, by the text of its MPI_Get_library_version."""
-    for product, family in _BY_VERSION:
-        if product in version:
-            return family
-    return None
+    families = (family for product, family in _BY_VERSION if product in version)
+    return next(families, None)
 
 
 def library_version(path: str) -> str:

@@ -22,8 +22,7 @@ class Torus:
 
     def __init__(self, connection: Connection) -> None:
         self.columns = len(connection.columns)
-        self._rows = connection.rows
-        self._columns = connection.columns
+        self._connection = connection
         self._parts: dict[str, nd.NDArray] = {}
 
     def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
@@ -38,7 +37,7 @@ class Torus:
             size = flat.size // self.columns
             self._parts[name] = nd.zeros(size, flat.context, dtype=flat.dtype)
         part = self._parts[name]
-        row_set = ctypes.c_int(self._rows[row].process_set_id)
+        row_set = ctypes.c_int(self._connection.rows[row].process_set_id)
         arrays = ctypes.c_int(1)
         scale = ctypes.c_double(1)  # before the sum, and after it
         check_call(
@@ -59,7 +58,7 @@ class Torus:
             op=hvd.Sum,
             name=f"{name}.column{column}.allreduce",
             priority=priority,
-            process_set=self._columns[column],
+            process_set=self._connection.columns[column],
         )
         check_call(
             LIBRARY.horovod_mxnet_allgather_async(

@@ -53,8 +53,8 @@ class AlexNet(Network):
                 self.body.add(
                     nn.Dense(
                         hidden, activation="relu", in_units=units, prefix=f"fc{number}_"
-                    )
+                    ),
+                    nn.Dropout(DROPOUT),
                 )
-                self.body.add(nn.Dropout(DROPOUT))
                 units = hidden
             self.body.add(nn.Dense(classes, in_units=units, prefix="fc_"))

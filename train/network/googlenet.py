@@ -44,11 +44,6 @@ DROPOUT = 0.4
 LRN = {"nsize": 5, "alpha": 5 * 1e-4, "beta": 0.75, "knorm": 2.0}
 
 
-def build_reduction(layout: str) -> nn.MaxPool2D:
-    """The maximum that halves the resolution, rounded up."""
-    return nn.MaxPool2D(3, 2, layout=layout, ceil_mode=True)
-
-
 class LocalNorm(nn.HybridBlock):
     """Local response normalisation across channels.
 
@@ -113,19 +108,26 @@ class GoogLeNet(Network):
         super().__init__(model, classes)
         layout = model.layout
         convolution = partial(build_convolution, layout)
+        # halves the resolution, rounded up
+        reduction = partial(nn.MaxPool2D, 3, 2, layout=layout, ceil_mode=True)
         with self.name_scope():
-            self.body.add(convolution("conv1", 3, 64, 7, stride=2))
-            self.body.add(build_reduction(layout), LocalNorm(model))
-            self.body.add(convolution("conv2_reduce", 64, 64, 1))
-            self.body.add(convolution("conv2", 64, 192, 3))
-            self.body.add(LocalNorm(model))
+            self.body.add(
+                convolution("conv1", 3, 64, 7, stride=2),
+                reduction(),
+                LocalNorm(model),
+                convolution("conv2_reduce", 64, 64, 1),
+                convolution("conv2", 64, 192, 3),
+                LocalNorm(model),
+            )
             channels = 192
             for modules in STAGES:
-                self.body.add(build_reduction(layout))
+                self.body.add(reduction())
                 for name, maps in modules.items():
                     self.body.add(build_inception(layout, name, channels, maps))
                     channels = maps.conv1 + maps.conv3 + maps.conv5 + maps.pool
-            self.body.add(nn.GlobalAvgPool2D(layout=layout))
-            self.body.add(nn.Flatten())
-            self.body.add(nn.Dropout(DROPOUT))
-            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            self.body.add(
+                nn.GlobalAvgPool2D(layout=layout),
+                nn.Flatten(),
+                nn.Dropout(DROPOUT),
+                nn.Dense(classes, in_units=channels, prefix="fc_"),
+            )

@@ -144,8 +144,10 @@ class ResNet(Network):
         width = model.width
         with self.name_scope():
             if model.stem == "imagenet":
-                self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2))
-                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
+                self.body.add(
+                    Unit(model, "conv0", 3, width, kernel=7, stride=2),
+                    nn.MaxPool2D(3, 2, 1, layout=model.layout),
+                )
             else:  # crops of 32 px keep their resolution
                 self.body.add(Unit(model, "conv0", 3, width, kernel=3))
             channels = width
@@ -159,6 +161,8 @@ class ResNet(Network):
                         Residual(model, block, channels, stage_width, stride, prefix)
                     )
                     channels = stage_width * block[-1][1]
-            self.body.add(nn.GlobalAvgPool2D(layout=model.layout))
-            self.body.add(nn.Flatten())
-            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            self.body.add(
+                nn.GlobalAvgPool2D(layout=model.layout),
+                nn.Flatten(),
+                nn.Dense(classes, in_units=channels, prefix="fc_"),
+            )

@@ -58,29 +58,10 @@ class Tensor(NamedTuple):
             arrays.append(self.master)
         return arrays
 
-
-def tensor_of(
-    parameter: Any, settings: Optimizer, momentum: NDArray, master: NDArray | None
-) -> Tensor:
-    """The tensor of a gluon parameter.
-
-    Args:
-        parameter: a gluon parameter, whose name's ending decides on decay and LARS.
-        settings: the optimizer section of the config.
-        momentum: an array of zeros, which the updates change.
-        master: the float32 copy of a float16 weight.
-    """
-    rule = settings.rule
-    ending = parameter.name.rpartition("_")[2]
-    return Tensor(
-        name=parameter.name,
-        weight=parameter.data(),
-        gradient=parameter.grad(),
-        momentum=momentum,
-        master=master,
-        decay=settings.weight_decay if ending in rule.decayed else 0.0,
-        scaled=ending in rule.scaled,
-    )
+    @property
+    def weight32(self) -> NDArray:
+        """The weight, in float32 where there is such a copy."""
+        return self.weight if self.master is None else self.master
 
 
 class Measured(NamedTuple):
@@ -95,7 +76,8 @@ class Updater:
     """Applies one optimizer step to all tensors.
 
     Args:
-        parameters: gluon parameters, first layer first.
+        parameters: gluon parameters, first layer first. The ending of a name decides on decay and
+            LARS.
         settings: the optimizer section of the config.
         operators: of the device where the parameters live.
         scaler: of the losses; its factor is taken out of the gradients here.
@@ -113,18 +95,25 @@ class Updater:
     ) -> None:
         self.operators = operators
         self.scaler = scaler or LossScaler(1.0)
-        self._rule = settings.rule
-        self._trust_decay_factor = 1.0
-        if self._rule.decay_times_base_lr:
-            self._trust_decay_factor = settings.base_lr
+        self._rule = rule = settings.rule
+        self._trust_decay_factor = settings.base_lr if rule.decay_times_base_lr else 1.0
         self._epoch_at = epoch_at
         shapes = [p.shape for p in parameters]
         masters = self._masters(parameters)
         momenta = self._zeros(shapes)
-        self._tensors = [
-            tensor_of(p, settings, momentum, masters.get(p.name))
-            for p, momentum in zip(parameters, momenta, strict=True)
-        ]
+        self._tensors = []
+        for p, momentum in zip(parameters, momenta, strict=True):
+            ending = p.name.rpartition("_")[2]
+            tensor = Tensor(
+                name=p.name,
+                weight=p.data(),
+                gradient=p.grad(),
+                momentum=momentum,
+                master=masters.get(p.name),
+                decay=settings.weight_decay if ending in rule.decayed else 0.0,
+                scaled=ending in rule.scaled,
+            )
+            self._tensors.append(tensor)
         self._squares = self._zeros(shapes) if settings.variant == "akiba" else []
         self.previous_lr = 0.0
         """The learning rate of the last step. With `arrays` all that a step leaves for the next."""
@@ -199,7 +188,7 @@ class Updater:
     def measured_step(self, step: int, settings: Settings) -> Measured:
         """Do `step`, and enqueue the sums of squares of what it finds: all weights, then all
         gradients."""
-        weights = [t.weight if t.master is None else t.master for t in self._tensors]
+        weights = [t.weight32 for t in self._tensors]
         gradients = [t.gradient for t in self._tensors]
         sums = map(_square_sum, weights + gradients)
         measured = Measured(nd.concat(*sums, dim=0), self._rescale(settings))
@@ -300,10 +289,10 @@ class Updater:
         """Trust ratios of a group of tensors, on the device; ones where LARS does not apply."""
         if not tensors[0].scaled:
             return nd.ones_like(decays)
-        weights = [t.weight if t.master is None else t.master for t in tensors]
-        gradients = [self._squarable(t.gradient) for t in tensors]
-        w = _norms(weights)
-        g = _norms(gradients) * self._rescale(settings)
+        w = _norms([t.weight32 for t in tensors])
+        g = _norms([self._squarable(t.gradient) for t in tensors]) * self._rescale(
+            settings
+        )
         trust, is_scaled = self._trust_ratios(w, g, decays)
         return nd.where(is_scaled, trust, nd.ones_like(trust))
 
@@ -333,9 +322,8 @@ class Updater:
     def _akiba_shares(self, step: int, settings: Settings) -> tuple[float, float]:
         """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
         sgd = akiba_sgd_share(self._epoch_at(step))
-        if not settings.lr:
-            return sgd, 0.0
-        return sgd, AKIBA_RMS / settings.lr * (1 - sgd)
+        rms = AKIBA_RMS / settings.lr * (1 - sgd) if settings.lr else 0.0
+        return sgd, rms
 
     def _apply_rmsprop_warmup(self, step: int, settings: Settings) -> None:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...host.errors import UserError, reason_of
-from ..network.build import on_host, quick_digest, statistics_arrays, weight_arrays
-from ..trainer import Trainer
-from ..warning import warn
-from .file import BEST, file_name, write_checkpoint
-from .folder import mark_best, prune
-from .state import Meta
+from ..host.errors import UserError, reason_of
+from .checkpoint.file import BEST, file_name, write_checkpoint
+from .checkpoint.folder import mark_best, prune
+from .checkpoint.state import Meta
+from .network.build import on_host, quick_digest, statistics_arrays, weight_arrays
+from .trainer import Trainer
+from .warning import warn
 
 
 class Snapshot(NamedTuple):
@@ -53,20 +53,18 @@ class Checkpointer:
         Returns whether one was taken."""
         step = self._trainer.context.state.step
         is_due = step >= self._saved_step + self._every_steps
-        if not self._settings.enabled or not (is_due or is_best):
-            return False
-        self.save(is_best=is_best)
-        return True
+        return (is_due or is_best) and self._save(is_best=is_best)
 
     def save_now(self, *, is_best: bool = False) -> None:
         """A checkpoint of this very step, on disk when this returns."""
-        if self._settings.enabled:
-            self.save(is_best=is_best)
-            self.finish()
+        self._save(is_best=is_best)
+        self.finish()
 
-    def save(self, *, is_best: bool = False) -> None:
+    def _save(self, *, is_best: bool) -> bool:
         """Copy everything to the host; the disk gets it from a thread. Waits for the checkpoint
-        before, if the disk is that slow."""
+        before, if the disk is that slow. Returns whether one was taken."""
+        if not self._settings.enabled:
+            return False
         context = self._trainer.context
         step = context.state.step
         self._saved_step = step
@@ -79,6 +77,7 @@ class Checkpointer:
         context.log.save_stop(step)
         if snapshot is not None:
             self._running = self._pool.submit(self._write, snapshot, is_best)
+        return True
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on disk."""
@@ -143,15 +142,9 @@ def collect(trainer: Trainer) -> Snapshot | None:
             f"weights of step {step} expected as all ranks agreed on them before the evaluation, "
             "found others: a fault of memory or node here"
         )
-    arrays = weights | on_host(model.updater.arrays())
-    elements = np.frombuffer(b"".join(rows), np.float32)
-    table = elements.reshape(len(rows), -1)
-    begin = 0
-    for name, array in statistics.items():
-        end = begin + array.size
-        of_ranks = table[:, begin:end]
-        arrays[name] = of_ranks.reshape(len(rows), *array.shape)
-        begin = end
+    columns = [(name, array.dtype, array.shape) for name, array in statistics.items()]
+    table: NDArray[Any] = np.ndarray(len(rows), columns, b"".join(rows))
+    of_ranks = {name: table[name] for name in statistics}
     context = trainer.context
     assert context.run_started_unix_s is not None  # start-up is over
     meta = Meta(
@@ -167,4 +160,5 @@ def collect(trainer: Trainer) -> Snapshot | None:
         config=context.loaded.to_dict(),
         image_set=context.identity["image set"]["manifest"],
     )
+    arrays = weights | on_host(model.updater.arrays()) | of_ranks
     return Snapshot(meta, arrays)
