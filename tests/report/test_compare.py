@@ -26,7 +26,7 @@ from rn50.report.compare import (
 )
 from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
-from rn50.report.reproduction import are_of_one_config, first_bit
+from rn50.report.reproduction import are_of_one_config, first_bit, repeat_line
 from rn50.report.run_records import Subject, read_folder, read_subjects
 from tests.cli.test_check import log
 from tests.compliance.log_text import (
@@ -298,6 +298,7 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     different = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
     repeat = first_bit(reference, different)
     assert repeat.same is False
+    assert repeat_line(repeat).startswith("not reproduced: ")
     assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
     assert not are_of_one_config(reference, different)
 
