@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 # Before Horovod, which loads MXNet's symbols for everybody: Pillow would then write JPEG files with
 # MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
 from PIL import Image  # noqa: F401
+from typer.testing import CliRunner, Result
 
 from rn50.host.errors import UserError
 from rn50.host.lock import hold
@@ -219,6 +220,13 @@ def in_this_process(
         signal.signal(number, handler)
     texts = (out.getvalue(), err.getvalue())
     return subprocess.CompletedProcess(arguments, code, *texts)
+
+
+def invoke(*arguments: object, **options: Any) -> Result:
+    """What comes of a command, also an error that nobody foresaw."""
+    from rn50.cli.main import app
+
+    return CliRunner().invoke(app, list(map(str, arguments)), **options)
 
 
 def read_json(path: Path) -> Any:

@@ -5,14 +5,13 @@ from functools import cache
 from typing import NamedTuple
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from rn50.cli.main import app
 from rn50.config.leaves import flatten
 from rn50.config.load import load
 from tests.checkout import tracked
-from tests.cli.test_pages import PRESETS, leaf, words_of
-from tests.conftest import ROOT
+from tests.cli.test_pages import understand, words_of
+from tests.conftest import ROOT, invoke
 from tests.test_docs import missing
 
 PAGE = ROOT / "docs/papers.md"
@@ -44,7 +43,7 @@ def rows_of(page: str) -> list[Row]:
 
 @cache
 def run(command: str) -> Result:
-    return CliRunner().invoke(app, words_of(command))
+    return invoke(*words_of(command))
 
 
 def numbers_of(written: str) -> dict[str, float]:
@@ -109,9 +108,7 @@ def not_so(command: str, figures: str) -> list[str]:
     """Why a command cannot be run, or which figures are not its own."""
     arguments = words_of(command)
     try:
-        params = leaf(arguments).params
-        if params.get("config") in PRESETS and arguments[0] != "bench":
-            load(params["config"], params.get("overrides") or [])
+        understand(arguments)
     except Exception as error:
         return [str(error)]
     if WRITES & {*arguments} or not command.startswith(TAKES_SECONDS):

@@ -7,17 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from rn50.cli.main import app
 from tests.compliance.log_text import Edit, drop, good_run, meta, put, write
 from tests.compliance.test_submission import submission
-from tests.conftest import Rn50
+from tests.conftest import Rn50, invoke
 from tests.waiting import wait_until
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def checked(*arguments: object) -> Result:

@@ -59,12 +59,17 @@ def commands_of_pages() -> Iterator[Any]:
                     yield pytest.param(words_of(command), id=f"{page.stem}: {command}")
 
 
-@pytest.mark.parametrize("arguments", list(commands_of_pages()))
-def test_a_command_of_a_page_is_understood(arguments: list[str]) -> None:
+def understand(arguments: list[str]) -> None:
+    """Read a command, and the preset that it names with its overrides."""
     params = leaf(arguments).params
     # which changes more than it is told
     if params.get("config") in PRESETS and arguments[0] != "bench":
         load(params["config"], params.get("overrides") or [])
+
+
+@pytest.mark.parametrize("arguments", list(commands_of_pages()))
+def test_a_command_of_a_page_is_understood(arguments: list[str]) -> None:
+    understand(arguments)
 
 
 def test_every_command_has_an_example_that_it_understands() -> None:

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from rn50.cli.main import app
 from rn50.host.errors import UserError
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
@@ -16,7 +14,7 @@ from rn50.report.html import write_report
 from rn50.report.run_records import RunRecords, read_run_records
 from tests.compliance.log_text import good_run, write
 from tests.compliance.test_submission import package
-from tests.conftest import refused, write_json
+from tests.conftest import invoke, refused, write_json
 from tests.report.conftest import write_config
 
 pytestmark = pytest.mark.usefixtures("alarm")
@@ -93,10 +91,6 @@ def plant_all(folder: Path, secret: Path, plant: Plant) -> None:
         plant(folder / name, secret)
 
 
-def rn50(command: Command, path: Path) -> Result:
-    return CliRunner().invoke(app, [*command, str(path)])
-
-
 @pytest.mark.parametrize("plant", PLANTS)
 def test_no_side_file_gets_more_than_a_note(
     folder: Path, secret: Path, plant: Plant
@@ -116,7 +110,7 @@ def test_each_command_ends_and_tells_nothing(
     folder: Path, secret: Path, command: Command, plant: Plant
 ) -> None:
     plant_all(folder, secret, plant)
-    done = rn50(command, folder)
+    done = invoke(*command, folder)
     assert done.exception is None or isinstance(done.exception, SystemExit)
     page = folder / "report.html"
     assert page.is_file() == (command[-1] == "report")
@@ -167,7 +161,7 @@ def test_links_to_runs_elsewhere_are_not_followed(folder: Path, tmp_path: Path) 
     (top / "run_1").mkdir()
     (top / "run_1/result_0.txt").symlink_to(folder / "result_0.txt")
     for command in COMMANDS:
-        done = rn50(command, top)
+        done = invoke(*command, top)
         assert isinstance(done.exception, UserError)
         assert "rn50" not in done.stdout
 
@@ -232,7 +226,7 @@ def test_too_many_logs_are_refused_before_any_is_read(
 ) -> None:
     for number in range(201):
         (tmp_path / f"result_{number}.txt").touch()
-    done = rn50(command, tmp_path)
+    done = invoke(*command, tmp_path)
     assert isinstance(done.exception, UserError)
     assert "at most 200 logs expected, found 201" in str(done.exception)
 
@@ -254,7 +248,7 @@ def test_a_system_description_is_a_file_of_the_package(
     description = tmp_path / "us/systems/box.json"
     description.unlink()
     plant(description, secret)
-    done = rn50(("log", "check", "--no-official"), logs)
+    done = invoke("log", "check", "--no-official", logs)
     assert done.exit_code == 1
     assert "system description: no " in done.output
     assert SECRET not in done.output

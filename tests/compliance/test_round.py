@@ -15,7 +15,7 @@ from rn50.host.finding import ERROR, POLICY
 from rn50.launch.run import check_run
 from rn50.logging.run_folder import RunFolder
 from rn50.report.html import write_report
-from tests.cli.test_check import invoke, log
+from tests.cli.test_check import log
 from tests.compliance.log_text import Edit, Run, all_of, drop, last, meta, put, shift
 from tests.compliance.test_submission import (
     an_hour_apart,
@@ -24,7 +24,7 @@ from tests.compliance.test_submission import (
     package,
     submission,
 )
-from tests.conftest import write_json
+from tests.conftest import invoke, write_json
 from tests.logging.test_jobs import make_job, printed
 from tests.report.conftest import write_config
 

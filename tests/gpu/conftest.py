@@ -115,6 +115,17 @@ def fake_environment(fake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def computing(
+    fake_environment: Path, emulated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is started from here on computes, on a Hopper."""
+    monkeypatch.setenv("FAKECUDA_COMPUTE", "1")
+    monkeypatch.setenv("FAKECUDA_LAZY", "1")
+    monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
+
+
+@pytest.fixture
 def body(fake_environment: Path, emulated: Path) -> Body:
     """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
 

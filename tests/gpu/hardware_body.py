@@ -383,10 +383,7 @@ def calls(options: Options, batch: int) -> None:
         float_bits(1.0),
     )
     settings = nd.array(values, context, dtype="int64")
-    writer = operators.writer(steps.net, steps.images.shape, settings)
-    writer.forward(training=True)
-    writer.loss(steps.loss.off_target, operators.shared.loss_sum)
-    writer.backward()
+    writer = steps.written(settings)
     stream = operators.module.device.stream
     made_calls = [call for _, call in writer.tape.calls(operators.shared.arena)]
     actions = [action(call, stream) for call in made_calls]

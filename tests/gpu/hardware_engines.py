@@ -36,7 +36,7 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     from tests.gpu.hardware_body import steps_of
 
     steps = steps_of(run, batch)
-    writer = writer_of(steps)
+    writer = steps.writer()
     operators: Any = steps.operators
     backend = operators.cudnn.backend
     layers = Counter(
@@ -54,11 +54,6 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
                     yield (*begin, number, *cells)
                 if not plans:
                     yield (*begin, "none", "", "", "", "")
-
-
-def writer_of(steps: Any) -> Any:
-    operators = steps.operators
-    return operators.writer(steps.net, steps.images.shape, operators.settings())
 
 
 def fused(shapes: Convolving) -> Iterator[tuple[str, Operations]]:
@@ -114,7 +109,7 @@ def measured(
     """Megabytes of workspace, median microseconds, megabytes of all tensors, GB/s."""
     from tests.gpu.hardware_body import action, elapsed_ms
 
-    writer = writer_of(steps)
+    writer = steps.writer()
     sizes = dict(tensors(operations))
     operands = {name: writer.tape.buffer(size) for name, size in sizes.items()}
     writer.tape.graph("graph", plan, **operands)

@@ -25,12 +25,7 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     force(Norms.OWN)
     steps = steps_of(run, batch)
     operators: Any = steps.operators
-    shape = steps.images.shape
-    writer = operators.writer(steps.net, shape, operators.settings())
-    writer.forward(training=True)
-    writer.loss(steps.loss.off_target, operators.shared.loss_sum)
-    writer.backward()
-    tape = writer.tape
+    tape = steps.written().tape
     made_calls = tape.calls(operators.shared.arena)
     stream = operators.module.device.stream
     entries = []

@@ -30,7 +30,6 @@ from rn50.train import kernels
 from rn50.train.communication.buckets import lay_out_gradients
 from rn50.train.devices import operators_for
 from rn50.train.gpu.norms import Norms
-from rn50.train.gpu.plan_operators import PlanOperators
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
@@ -81,14 +80,7 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
 def size_of_a_step(steps: Steps) -> dict[str, int]:
     """The calls and kernels of a plan, and what our kernels read and write; the fake counts cuDNN's
     calls alone."""
-    operators = steps.operators
-    assert isinstance(operators, PlanOperators)
-    shape = steps.images.shape
-    writer = operators.writer(steps.net, shape, operators.settings())
-    writer.forward(training=True)
-    writer.loss(steps.loss.off_target, operators.shared.loss_sum)
-    writer.backward()
-    tape = writer.tape
+    tape = steps.written().tape
     kernels = [entry for entry in tape.entries if entry.blocks]
     of_images = steps.images.size * 4  # by their address
     moved = sum(moved_bytes(entry, tape) for entry in kernels)

@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 from tests.conftest import ROOT, metrics
+from tests.gpu.hardware_body import DEFAULTS
+from tests.gpu.on_hardware import Part, Row, outcome
 from tests.waiting import output_of
 
 ONE_RANK = ("system.ranks_per_node=1",)
@@ -68,3 +72,17 @@ def answer_of(
     answer: dict[str, Any] = json.loads(line[line.index("{") :])
     assert answer["errors"] == []
     return answer
+
+
+def rows_of(
+    monkeypatch: pytest.MonkeyPatch, *arguments: str, capability: str = "9.0"
+) -> list[Row]:
+    """The rows of a part of the page from hardware, of a network at its full size: nothing is
+    computed."""
+    monkeypatch.setenv("FAKECUDA_COMPUTE", "0")
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
+    monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "80")
+    options = DEFAULTS._replace(rounds=1, steps=1, overrides=["model.step=plan"])
+    rows, failure = outcome(Part(arguments, 360), options)
+    assert not failure
+    return rows

@@ -112,3 +112,17 @@ class Steps:
 
     def update(self) -> None:
         self._updater.step(1, self._settings)
+
+    def writer(self, settings: nd.NDArray | None = None) -> Any:
+        """Of a plan that has no calls yet; `settings`: those of a step, where it is to run."""
+        if settings is None:
+            settings = self.operators.settings()
+        return self.operators.writer(self.net, self.images.shape, settings)
+
+    def written(self, settings: nd.NDArray | None = None) -> Any:
+        """The writer of a whole step's plan, up to its update."""
+        writer = self.writer(settings)
+        writer.forward(training=True)
+        writer.loss(self.loss.off_target, self.operators.shared.loss_sum)
+        writer.backward()
+        return writer

@@ -1,45 +1,24 @@
 """The part of `make gpu-hardware` about cuDNN's engines, whole on the fake."""
 
-import json
-import os
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.gpu.hardware_engines import HEADER
-from tests.waiting import output_of
+from tests.gpu.runs import rows_of
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-CODE = """
-import json, rn50
-from rn50.config.load import load
-from tests.gpu.hardware_engines import rows
-run = load("dgxh100_8", ["model.step=plan"]).run
-for row in rows(run, 4, 1):
-    print(json.dumps(row))
-"""
-
-
-def rows_at(capability: str) -> list[Any]:
-    environment = {"FAKECUDA_CAPABILITY": capability, "FAKECUDA_COMPUTE": "0"}
-    printed = output_of(
-        [sys.executable, "-c", CODE],
-        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        timeout=300,
-    )
-    return [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
 
 
 @pytest.mark.parametrize(("capability", "takes"), [("9.0", True), ("7.0", False)])
 def test_every_graph_of_the_network_has_its_rows(
-    capability: str, takes: bool, fake_environment: Path
+    capability: str,
+    takes: bool,
+    fake_environment: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = rows_at(capability)
-    assert {len(row) for row in rows} == {len(HEADER)}
+    part = ("of_module", "hardware_engines", "4")
+    header, *rows = rows_of(monkeypatch, *part, capability=capability)
+    assert {len(row) for row in rows} == {len(header)}
     fused = [row for row in rows if "sums" in row[2] or "norm" in row[2]]
     plain = [row for row in rows if row not in fused]
     assert rows == fused + plain

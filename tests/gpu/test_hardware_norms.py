@@ -1,38 +1,20 @@
 """The part of a page from hardware about our norm kernels, whole on the fake."""
 
-import json
-import os
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.gpu.hardware_norms import HEADER
-from tests.waiting import output_of
+from tests.gpu.runs import rows_of
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-CODE = """
-import json, rn50
-from rn50.config.load import load
-from tests.gpu.hardware_norms import rows
-run = load("dgxh100_8", ["model.step=plan"]).run
-for row in rows(run, 32, 1):
-    print(json.dumps(row))
-"""
 
 
-def test_every_norm_of_the_network_is_timed_both_ways(fake_environment: Path) -> None:
-    environment = {"FAKECUDA_CAPABILITY": "9.0", "FAKECUDA_COMPUTE": "0"}
-    printed = output_of(
-        [sys.executable, "-c", CODE],
-        env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        timeout=300,
-    )
-    rows = [json.loads(line) for line in printed.splitlines() if line.startswith("[")]
-    assert {len(row) for row in rows} == {len(HEADER)}
+def test_every_norm_of_the_network_is_timed_both_ways(
+    fake_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header, *rows = rows_of(monkeypatch, "of_module", "hardware_norms", "32")
+    assert {len(row) for row in rows} == {len(header)}
     calls = Counter[str]()
     for kernel, _, _, number, *_ in rows:
         calls[kernel] += number

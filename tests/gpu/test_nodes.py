@@ -162,13 +162,10 @@ def test_hierarchical_sums_within_hosts_by_nccl_and_between_them_by_mpi(
 def test_updates_by_our_own_kernels_are_those_of_the_plain_sums(
     overrides: tuple[str, ...],
     limit: float,
-    emulated: Path,
-    fake_environment: Path,
+    computing: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
-    monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
     run_on_two_nodes(HERE / "step_body.py", tmp_path, *overrides)
     of_weights, of_statistics = map(float, (tmp_path / "worst.txt").read_text().split())

@@ -22,6 +22,7 @@ from tests.gpu.on_hardware import (
     outcome,
     sections,
 )
+from tests.gpu.runs import rows_of
 from tests.waiting import finished
 
 pytestmark = pytest.mark.slow
@@ -57,15 +58,6 @@ def tables(page: Path, parts: str) -> dict[str, list[list[str]]]:
         with (page.with_suffix("") / f"{name}.csv").open(newline="") as file:
             _, *contents[name] = csv.reader(file)
     return contents
-
-
-@pytest.fixture
-def computing(
-    fake_environment: Path, emulated: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKECUDA_LAZY", "1")
-    monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
-    monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
@@ -194,12 +186,7 @@ def test_bytes_of_a_step_are_those_that_predict_prices(
     fake_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to 5 MB an image more: a strided convolution's input counts whole here."""
-    monkeypatch.setenv("FAKECUDA_COMPUTE", "0")
-    monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
-    monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "80")
-    options = DEFAULTS._replace(rounds=1, steps=1)
-    rows, failure = outcome(Part(("calls", "208"), 360), options)
-    assert not failure
+    rows = rows_of(monkeypatch, "calls", "208")
     counted = sum(row[5] for row in rows) / 208 / 1e6
     performance = load_system("dgxh100_own").performance
     assert performance is not None

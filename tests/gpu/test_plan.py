@@ -108,14 +108,6 @@ def test_two_ranks_sum_what_one_computes(
     assert alone["digest"] == together["digest"]
 
 
-def run_for_real(monkeypatch: pytest.MonkeyPatch, emulated: Path) -> None:
-    """Have the next runs compute."""
-    monkeypatch.setenv("FAKECUDA_COMPUTE", "1")
-    monkeypatch.setenv("FAKECUDA_LAZY", "1")
-    monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
-    monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
-
-
 TINY = (
     *ONE_RANK,
     *SHORT,
@@ -126,9 +118,8 @@ TINY = (
 
 
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(
-    gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
+    computing: None, gpu_run: GpuRun
 ) -> None:
-    run_for_real(monkeypatch, emulated)
     settings = (*TINY, *HALF, "batch.per_rank=20")
     uninterrupted = gpu_run(*settings, computed=True)
     first = gpu_run(*settings, "limits.epochs=1", computed=True)
@@ -145,9 +136,8 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(
 
 
 def test_an_overflow_of_a_dynamic_scale_is_skipped(
-    gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
+    computing: None, gpu_run: GpuRun
 ) -> None:
-    run_for_real(monkeypatch, emulated)
     settings = (*TINY, *HALF, "model.loss_scale=dynamic(16777216)", "log.every=1 steps")
     done = gpu_run(*settings, "limits.epochs=1", computed=True)
     scales = [point["loss_scale"] for point in done.log_points]

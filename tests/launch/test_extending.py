@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from rn50.cli.console import track
-from rn50.cli.main import app
 from rn50.config import choices
 from rn50.config.load import load
 from rn50.config.schema import Run
@@ -17,7 +15,7 @@ from rn50.launch.launch_plan import Options
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import launch
 from rn50.launch.schedulers import SCHEDULERS, Scheduler
-from tests.conftest import RUN, read_json
+from tests.conftest import RUN, invoke, read_json
 
 
 class AbsentLauncher(Launcher):
@@ -51,8 +49,7 @@ def test_the_classes_are_those_of_the_table() -> None:
 def test_a_scheduler_is_a_row_and_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEDULERS, "dummy", DummyScheduler())
     monkeypatch.setitem(choices.SCHEDULERS, "dummy", "a test's")
-    command = ["submit", "smoke", "--scheduler", "dummy", "--dry-run"]
-    script = CliRunner().invoke(app, command).output
+    script = invoke("submit", "smoke", "--scheduler", "dummy", "--dry-run").output
     assert "#DUMMY nodes=1" in script
     assert "--launcher gloo" in script
 

@@ -80,6 +80,7 @@ OWN = {"RN50_HOSTS": "FILE"}
 @pytest.mark.parametrize(
     ("variables", "content"),
     [
+        ({"SGE_JOB_HOSTLIST": "FILE", "PE_HOSTFILE": "/nowhere"}, b"n1\nn2.lab\n"),
         ({"PE_HOSTFILE": "FILE"}, b"n1 4 all.q 0,0:0,1\nn1\n\nn2.lab\n"),
         ({"PBS_NODEFILE": "FILE", "RN50_HOSTS": ""}, b"n1\nn1\nn2.lab\n"),
         ({"LSB_DJOB_HOSTFILE": "FILE"}, b"n1\nn2.lab\n"),

@@ -286,7 +286,7 @@ def test_a_job_that_may_be_queued_keeps_its_folder(
 def test_the_origins_of_a_job_are_those_of_the_command_line_and_the_preset(
     tmp_path: Path, program: Any
 ) -> None:
-    program("sbatch", "echo Submitted batch job 42")
+    program("sbatch", "echo Submitted batch job 42 >&2")
     results = f"system.results={tmp_path}/results"
     plan, _ = submit(load("smoke", [results, "log.every=7 steps"]), "slurm", 1)
     run = plan.folder / "run_0"
@@ -334,12 +334,15 @@ def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         ([], str(ROOT), sys.executable),
         (["home=/opt/rn50"], "/opt/rn50", "/opt/rn50/.venv/bin/python"),
         (["home=/opt/rn50", "container=x"], str(ROOT), sys.executable),
+        (["python=/opt/python"], str(ROOT), "/opt/python"),
     ):
-        loaded = load("smoke", [f"system.job.{setting}" for setting in settings])
+        overrides = [f"system.job.{setting}" for setting in settings]
+        loaded = load("smoke", ["data.path=/elsewhere", *overrides])
         script = plan_submission(loaded, "slurm", 1, Path("f")).script
         assert f"start={tmp_path}\n" in script
         assert f"home={shlex.quote(home)}\n" in script
         assert f"python={shlex.quote(python)}\n" in script
+        assert """ 'data.path="/elsewhere"')\n""" in script
 
 
 # --- the machine's page ---

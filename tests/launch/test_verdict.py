@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.launch.launch_plan import Options
 from rn50.launch.run import conclude
 from rn50.logging.records import Verdict
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
-from tests.conftest import write_json
+from tests.conftest import invoke, write_json
 
 GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 LEFT = {
@@ -69,7 +67,7 @@ def test_every_place_has_the_verdict_of_log_check(
     result = conclude(load("smoke").run, RunFolder(folder), Options())
     (line,) = re.findall("^check: .*", capsys.readouterr().out, re.M)
     (row,) = read_runs([tmp_path])
-    checked = CliRunner().invoke(app, ["log", "check", "--json", str(log)])
+    checked = invoke("log", "check", "--json", log)
     referee = json.loads(checked.stdout)
     assert referee["verdict"] == verdict
     assert cause in referee["cause"]

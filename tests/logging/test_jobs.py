@@ -15,10 +15,9 @@ from rn50.report.compare import name_of
 from rn50.report.export import read_runs
 from rn50.report.html import write_report
 from rn50.report.run_records import read_run_records, read_subjects
-from tests.cli.test_check import invoke
 from tests.compliance.log_text import good_run, last, put, vary, write
 from tests.compliance.test_submission import SYSTEM, package
-from tests.conftest import write_json, write_metrics
+from tests.conftest import invoke, write_json, write_metrics
 from tests.report.conftest import write_config
 
 TARGET = 0.4

@@ -21,6 +21,7 @@ def test_a_run_stops_at_an_evaluation(expected: float, offset: int) -> None:
     epoch = stop_epoch(expected, 4, offset)
     assert (epoch - 1) % 4 == offset
     assert -0.5 <= epoch - expected < 4.5
+    assert stop_epoch(37.5, 4, None) == 37
     evaluated = range(offset + 1, epoch + 1, 4)
     assert evaluations(epoch, 4, offset) == len(evaluated)
 

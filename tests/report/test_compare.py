@@ -26,7 +26,7 @@ from rn50.report.compare import (
 )
 from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
-from rn50.report.reproduction import are_of_one_config, first_bit
+from rn50.report.reproduction import are_of_one_config, first_bit, repeat_line
 from rn50.report.run_records import Subject, read_folder, read_subjects
 from tests.cli.test_check import log
 from tests.compliance.log_text import (
@@ -229,12 +229,15 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
 
 def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
     submission(tmp_path / "slow", every(shift("run_stop", 60_000)))
-    submission(tmp_path / "fast")
+    submission(tmp_path / "fast", every(put("submission_division", "open")))
     rows = as_json(str(tmp_path), "--sort", "score_min")
     for row, name in zip(rows, ("fast", "slow"), strict=True):
         score = score_folder(tmp_path / name)
         assert row["score_min"] == score.score_min
-        assert row["rcp_factor"] == score.scaling_factor
+        assert row.get("rcp_factor") == (score.scaling_factor if score.scaled else None)
+        assert score.unscaled_min
+        assert row["time_to_train_s"] == pytest.approx(60 * score.unscaled_min)
+        assert row["global_batch_size"] == 3264
 
 
 def test_a_pipe_that_can_be_read_once_has_no_figures(tmp_path: Path) -> None:
@@ -298,6 +301,7 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     different = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
     repeat = first_bit(reference, different)
     assert repeat.same is False
+    assert repeat_line(repeat).startswith("not reproduced: ")
     assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
     assert not are_of_one_config(reference, different)
 
@@ -351,6 +355,7 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     rows = [line.split() for line in lines]
     letters = "".join(row[0] for row in rows)
     assert letters == string.ascii_uppercase[:24] * 2  # two tables
+    assert letter(27) == "AB"
     assert rows[23][2:4] == ["PASS", "62.57"]
     assert "FAIL" in rows[2]
     assert "\nthe same in all: " in out
@@ -392,8 +397,9 @@ def test_hostile_text_is_text_and_the_one_script_is_ours(
 ) -> None:
     hostile = write(tmp_path / "hostile.txt", hostile_run())
     paths = [*many[:3], str(hostile)]
-    page = page_of(paths)
+    page = page_of(paths, "log_check")
     shape = Shape(page)
+    assert ("aria-sort", "ascending") in shape.attributes
     assert shape.tags.count("script") == 1
     assert not ACTIVE & set(shape.tags)
     for name, value in shape.attributes:
@@ -408,7 +414,7 @@ def test_hostile_text_is_text_and_the_one_script_is_ours(
     style = "style-src 'unsafe-inline'"
     policy = f"default-src 'none'; img-src data:; {style}; script-src {source}"
     assert ("content", policy) in shape.attributes
-    assert page == page_of(paths)
+    assert page == page_of(paths, "log_check")
 
 
 ROWS = """(() => {

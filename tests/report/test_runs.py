@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.host.lock import hold
@@ -24,7 +22,7 @@ from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train.checkpoint.file import write_checkpoint
-from tests.conftest import write_json, write_metrics
+from tests.conftest import invoke, write_json, write_metrics
 from tests.host.test_lock import left, start_holder
 from tests.train.saved import arrays, meta
 from tests.waiting import read_terminal, wait_until
@@ -235,12 +233,8 @@ def test_the_end_of_a_long_log_is_enough(run: Path) -> None:
 # --- the command --------------------------------------------------------------------------------
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["runs", *arguments])
-
-
 def listed(*arguments: str) -> list[dict[str, Any]]:
-    done = invoke("--json", *arguments)
+    done = invoke("runs", "--json", *arguments)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -264,8 +258,8 @@ def test_filters(tmp_path: Path) -> None:
     (row,) = listed(str(run))
     assert row["time_to_train_s"] == 49.342
     for wrong in ("--status=done", f"{run}/nothing", "--watch --json"):
-        assert invoke(*wrong.split()).exit_code != 0
-    done = invoke(str(tmp_path), "--status", "queued")
+        assert invoke("runs", *wrong.split()).exit_code != 0
+    done = invoke("runs", tmp_path, "--status", "queued")
     assert done.exit_code == 0
     assert done.stderr == f"no runs below {tmp_path}\n"
 
@@ -300,7 +294,7 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     (row,) = listed(results)
     assert row["reason"] == "slurm job 42 waits: Priority"
     monkeypatch.setenv("COLUMNS", "120")
-    assert "waits: Priority" in invoke(results).stdout
+    assert "waits: Priority" in invoke("runs", results).stdout
     program("squeue", "echo no configuration source >&2; exit 1")
     assert statuses() == ["unknown"]  # which does not keep --watch from ending
     program("squeue", "")  # cancelled before it began
@@ -335,7 +329,7 @@ def test_a_scheduler_is_not_asked_at_every_look(
     with ExitStack() as locks:
         locks.enter_context(hold(running / ".lock"))
         monkeypatch.setattr("rn50.cli.runs.time", Clock(locks.close))
-        assert invoke("--watch", str(tmp_path / "results")).exit_code == 0
+        assert invoke("runs", "--watch", tmp_path / "results").exit_code == 0
     assert len(questions.read_text().splitlines()) == 3
 
 
@@ -358,8 +352,8 @@ def test_watching_on_a_narrow_terminal_shows_all_that_a_pipe_gets(run: Path) -> 
     folder = str(run.parents[1])
     for number in range(2):
         make_run(run.with_name("20261121T000000Z") / f"run_{number}", SUCCESS)
-    piped = invoke(folder).stdout
-    assert invoke("--watch", folder).stdout == piped
+    piped = invoke("runs", folder).stdout
+    assert invoke("runs", "--watch", folder).stdout == piped
     process, leader = on_terminal(40, "--watch", folder)
     assert process.wait() == 0
     screen = ESCAPES.sub("", read_terminal(leader))

@@ -115,6 +115,7 @@ INTERRUPTION = line(3_600, "checkpoint_start") + line(18_000, "run_resumed")
         ),
         # of another benchmark than ours, whose accuracy may be no fraction, its status counts
         (MISSED, {"time_to_train_s": None}),
+        (RUN.replace("0.76", "0.759"), {"time_to_train_s": 14.75}),
         (BERT + MISSED, {"benchmark": "bert", "time_to_train_s": 14.75}),
         (BERT + MISSED.replace("success", "aborted"), {"time_to_train_s": None}),
         # some published logs stamp records with 0: nobody started a run in 1970
@@ -130,7 +131,7 @@ INTERRUPTION = line(3_600, "checkpoint_start") + line(18_000, "run_resumed")
         # all of its epochs lie in an interruption
         (RUN + INTERRUPTION, {"images_per_s": None}),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_the_figures_of_an_odd_run(
     tmp_path: Path, log_text: str, expected: dict[str, Any]

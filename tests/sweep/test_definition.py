@@ -157,6 +157,11 @@ def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> Non
     old = loaded_from(tmp_path, GOOD).definition()
     longer = loaded_from(tmp_path, GOOD + "trials: 99\n")
     assert longer.definition() == old
-    for was, replacement in (("0.01", "0.02"), ("4 epochs", "5 epochs")):
+    for was, replacement in (
+        ("0.01", "0.02"),
+        ("4 epochs", "5 epochs"),
+        ("smoke", "quick"),
+        ("accuracy", "time_to_target"),
+    ):
         changed = loaded_from(tmp_path, GOOD.replace(was, replacement))
         assert changed.definition() != old
