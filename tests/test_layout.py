@@ -37,7 +37,7 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.24  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 241_500
+PRODUCT_TOKENS = 240_400
 TEST_TOKENS = 233_000
 """The size of November 2026 and 3 %, so that a contribution fits. It is counted in tokens of code,
 so that a line that says one thing costs no more than one that says three."""
