@@ -11,6 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -377,13 +378,20 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
         to_csv(read_runs([tmp_path]).runs)
 
 
-def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
+def test_each_run_has_a_name_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is the folder of the run's events and the run of a row in a table."""
-    for trial in ("trial_1", "trial_2"):
-        write_metrics(tmp_path / trial / "quick/T", [{"kind": "train"}])
-    exported = read_runs([tmp_path, tmp_path / "trial_1"])
-    names = [run.name for run in exported.runs]
-    assert names == ["trial_1/quick/T", "trial_2/quick/T"]
+    record = {"kind": "train", "step": 3, "a\rb": 1}
+    names = ["quick/T/run_0", "smoke/\x1b", "trial_1/quick/T", "trial_2/quick/T"]
+    for name in names:
+        write_metrics(tmp_path / name, [record])
+    found = read_runs([tmp_path, tmp_path / "smoke/../trial_1"])
+    assert [run.name for run in found.runs] == names
+    assert "\nsmoke/\\x1b,train,0.0,,3\n" in to_csv(found.runs)
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=OSError))
+    (problem,) = read_runs([tmp_path / "quick/T/run_0"]).unread
+    assert "cannot read" in problem
 
 
 @pytest.mark.slow
