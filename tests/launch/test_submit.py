@@ -26,6 +26,7 @@ from rn50.launch.submit import (
     State,
     ask,
     find_interrupted,
+    last_result,
     look_at,
     plan_submission,
     submit,
@@ -33,7 +34,7 @@ from rn50.launch.submit import (
 )
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
-from rn50.logging.records import Driver, Environment, Submission, write
+from rn50.logging.records import Driver, Environment, Result, Submission, write
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
 from tests.conftest import Rn50, in_this_process, read_json, refused, write_json
@@ -417,6 +418,12 @@ def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
     # what a stranger wrote of the submission is no more than unknown
     write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
+    # the result that was written last counts
+    for time_s, folder in enumerate((job, job / "run_0")):
+        result = folder / "result.json"
+        write_json(result, {"status": str(time_s)})
+        os.utime(result, (time_s, time_s))
+    assert last_result(job) == Result("1")
     (job / "config.yaml").unlink()  # no job is around the run
     run = job / "run_0"
     assert find_interrupted(str(run), None, [])[1] == Last(run, None, 1)

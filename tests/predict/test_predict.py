@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load, load_system
+from rn50.config.machine import System
 from rn50.config.names import list_presets
 from rn50.host.errors import UserError
 from rn50.predict.calibrate import Measurement, calibrate
@@ -16,6 +17,7 @@ from rn50.predict.predictor import (
     Prediction,
     job_of_config,
     job_of_system,
+    precision_of,
     predict,
     strong_curve,
 )
@@ -106,6 +108,14 @@ def test_the_global_batch_stays_in_strong_scaling() -> None:
         assert point.epochs == weak.epochs
     times_s = [point.run.total_s for point in points]
     assert times_s[0] > 4 * min(times_s)
+
+
+def test_float32_is_tf32_where_that_alone_was_measured() -> None:
+    run = load("smoke").run
+    performance = about("dgxa100")
+    for fp32, precision in ((None, "tf32"), (about("dgx1").fp32, "fp32")):
+        measured = performance.model_copy(update={"fp32": fp32})
+        assert precision_of(run, System(performance=measured)) == precision
 
 
 @pytest.mark.parametrize("name", list_presets())

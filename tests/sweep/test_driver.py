@@ -222,13 +222,17 @@ def test_a_trial_that_a_signal_stopped_has_failed(tmp_path: Path) -> None:
 
 def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
     """Though it is the worst of all so far."""
-    driver, study = driver_of(tmp_path, "prune_from: 1\n")
+    driver, study = driver_of(tmp_path, "prune_from: 1\nobjective: epochs_to_target\n")
     for _ in range(6):
         number = study.ask().number
         study.report(number, 2, 1.0)
         study.end(number, TrialState.COMPLETE, 1.0)
-    for accuracy, state in ((0.999, TrialState.COMPLETE), (0.998, TrialState.PRUNED)):
-        trial = ended_trial(study, tmp_path, status="success", time_to_train_s=1.0)
+    for accuracy, status, state in (
+        (0.999, "success", TrialState.COMPLETE),
+        (0.998, "success", TrialState.PRUNED),
+        (0.999, "aborted", TrialState.PRUNED),
+    ):
+        trial = ended_trial(study, tmp_path, status=status, epochs=2, eval_accuracy=0.5)
         line = f'{{"kind": "eval", "epoch": 2, "accuracy": {accuracy}}}'
         (trial.folder / "1/metrics.jsonl").write_text(f"{line}\n")
         assert driver._has_ended(trial)
