@@ -46,8 +46,6 @@ class Exported(NamedTuple):
             return {}
         parameters = {}
         for key, value in flatten(self.folder.config.to_dict()):
-            if isinstance(value, str):
-                value = printable(value)
             is_scalar = isinstance(value, (int, float, str))
             if is_scalar and key.startswith(_PARAMETERS):
                 parameters[key] = value

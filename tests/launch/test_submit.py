@@ -26,6 +26,7 @@ from rn50.launch.submit import (
     State,
     ask,
     find_interrupted,
+    last_result,
     look_at,
     plan_submission,
     submit,
@@ -33,7 +34,7 @@ from rn50.launch.submit import (
 )
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
-from rn50.logging.records import Driver, Environment, Submission, write
+from rn50.logging.records import Driver, Environment, Result, Submission, write
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
 from tests.conftest import Rn50, in_this_process, read_json, refused, write_json
@@ -105,6 +106,11 @@ ABOUT = {"slurm": "-M cluster -h -o %T %r -j 42", "sge": "-j 42", "pbs": "-f 42.
 BANNER = "   Welcome to the Cluster6 Supercomputer\nINFO: your project has 1200 hours left\n\n"
 
 
+def interrupted(folder: Path) -> Any:
+    """What goes on of a folder, without a CONFIG beside it."""
+    return find_interrupted(str(folder), None, [])
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait without pauses."""
@@ -133,7 +139,7 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     program(state, "echo cannot reach the server >&2; exit 1")
     assert look_at(plan.folder, name, job)[0] == "unknown"
     with refused(f"cannot ask {state}: cannot reach"):
-        find_interrupted(str(plan.folder), None, [])
+        interrupted(plan.folder)
     program(state, f"echo '{gone}' >&2; exit 1")
     assert ask(plan.scheduler, job, plan.folder) is None
     assert look_at(plan.folder, name, job)[0] == "cancelled"
@@ -240,11 +246,11 @@ def test_a_local_job_lasts_as_long_as_its_process(
         write(job / "submission.json", Submission("local", number))
         assert look_at(job, "local", number)[0] == "queued"
         with refused(f"found local job {number} in its queue .*: kill {number}"):
-            find_interrupted(str(job), None, [])
+            interrupted(job)
         script.kill()
         wait_until(lambda: look_at(job, "local", number)[0] == "cancelled")
     with hold(job / ".job.lock"), refused(f"in use by process {os.getpid()}"):
-        find_interrupted(str(job), None, [])  # as from another machine
+        interrupted(job)  # as from another machine
 
 
 @pytest.mark.parametrize(
@@ -332,7 +338,7 @@ def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.chdir(tmp_path)
     for settings, home, python in (
         ([], str(ROOT), sys.executable),
-        (["home=/opt/rn50"], "/opt/rn50", "/opt/rn50/.venv/bin/python"),
+        (["home='/opt/rn 50'"], "/opt/rn 50", "/opt/rn 50/.venv/bin/python"),
         (["home=/opt/rn50", "container=x"], str(ROOT), sys.executable),
         (["python=/opt/python"], str(ROOT), "/opt/python"),
     ):
@@ -409,17 +415,23 @@ def job(tmp_path: Path, program: Any) -> Path:
 
 
 def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
-    for folder in (job, job / "run_0"):
+    run = job / "run_0"
+    for folder in (job, run):
         overrides = ["system.job.walltime='02:00:00'"]
         loaded, last = find_interrupted(str(folder), None, overrides)
         assert last == Last(job, "slurm", 5)
         assert loaded.run.system.job.walltime == "02:00:00"
     # what a stranger wrote of the submission is no more than unknown
     write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
-    assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
+    assert interrupted(job)[1] == Last(job, None, 1)
+    # the result that was written last counts
+    write_json(job / "result.json", {"status": "new"})
+    earlier = run / "result.json"
+    write_json(earlier, {"status": "old"})
+    os.utime(earlier, (0, 0))
+    assert last_result(job) == Result("new")
     (job / "config.yaml").unlink()  # no job is around the run
-    run = job / "run_0"
-    assert find_interrupted(str(run), None, [])[1] == Last(run, None, 1)
+    assert interrupted(run)[1] == Last(run, None, 1)
 
 
 def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
@@ -450,12 +462,12 @@ def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path, program: Any) -
     with refused(r"optimizer\.base_lr"):
         find_interrupted(str(job), None, ["optimizer.base_lr=7"])
     with refused(r"the folder of a job or of a run expected, found no .*/x"):
-        find_interrupted(str(tmp_path / "x"), None, [])
+        interrupted(tmp_path / "x")
     program("squeue", "echo PENDING")
     with refused(r"found slurm job 42 in its queue .*: scancel 42"):
-        find_interrupted(str(job), None, [])
+        interrupted(job)
     program("squeue", "true")
     (job / "exit_code").write_text("1\n")
     write_json(job / "run_0/result.json", {"status": "aborted"})
     with refused(r"job or run expected, .* has ended"):
-        find_interrupted(str(job), None, [])
+        interrupted(job)

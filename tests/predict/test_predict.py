@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load, load_system
+from rn50.config.machine import System
 from rn50.config.names import list_presets
 from rn50.host.errors import UserError
 from rn50.predict.calibrate import Measurement, calibrate
@@ -16,13 +17,14 @@ from rn50.predict.predictor import (
     Prediction,
     job_of_config,
     job_of_system,
+    precision_of,
     predict,
     strong_curve,
 )
 from rn50.predict.step import step_time
 from rn50.predict.train_time import evaluation_s
 from tests.conftest import refused
-from tests.predict.systems import about
+from tests.predict.systems import SYSTEMS, about
 
 
 def answer(name: str, gpus: int, batch: int, **choices: Any) -> Prediction:
@@ -106,6 +108,13 @@ def test_the_global_batch_stays_in_strong_scaling() -> None:
         assert point.epochs == weak.epochs
     times_s = [point.run.total_s for point in points]
     assert times_s[0] > 4 * min(times_s)
+
+
+def test_float32_is_tf32_where_that_alone_was_measured() -> None:
+    run = load("smoke").run
+    assert precision_of(run, SYSTEMS["dgxa100"]) == "tf32"
+    both = about("dgxa100").model_copy(update={"fp32": about("dgx1").fp32})
+    assert precision_of(run, System(performance=both)) == "fp32"
 
 
 @pytest.mark.parametrize("name", list_presets())

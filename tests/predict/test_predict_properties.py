@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.predict.fit import build
-from rn50.predict.gpu import largest_batch
+from rn50.predict.gpu import beyond_memory, largest_batch
 from rn50.predict.hardware import Machine, known_precisions
 from rn50.predict.predictor import Prediction, job_of_system, predict
 from rn50.predict.step import step_time
@@ -41,7 +41,8 @@ def test_every_answer_is_finite_and_inside_its_interval(
         gpus = 1 << gpus.bit_length()
     elif gpus > per_node:  # whole nodes
         gpus += -gpus % per_node
-    memory_limit = largest_batch(about(name).memory_bytes or 1e12, "fp32")
+    memory_limit = largest_batch(about(name).memory_bytes or 1e12, "tf32")
+    assert not beyond_memory("", memory_limit, SYSTEMS[name], "fp32")
     of_an_epoch = 1_281_167 // gpus
     answer = ask(name, gpus, min(batch, of_an_epoch, memory_limit))
     step_low, step_high = answer.step_interval_s

@@ -88,12 +88,20 @@ def as_json(*arguments: str) -> list[dict[str, Any]]:
 def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
     for name in ("b", "a"):
         for number in (0, 10, 2):
-            write(tmp_path / name / f"result_{number}.txt", good_run())
+            run = good_run()
+            find(run, "train_samples").value += number
+            if number == 0:
+                last(run, "eval_accuracy").value = 0.7
+            write(tmp_path / name / f"result_{number}.txt", run)
     subjects = read_subjects(tmp_path)
     names = [subject.path.name for subject in subjects]
     assert names == ["a", "b"]
     logs = [log.path.stem for log in subjects[0].runs]
     assert logs == ["result_0", "result_2", "result_10"]
+    page_text = Shape(render_report(subjects[0])).text
+    rate = subjects[0].runs[1].images_per_s
+    assert f"Throughput{rate:,.0f} images/s" in page_text
+    assert "Top-10.7592 target" in page_text
 
 
 def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> None:
@@ -117,6 +125,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     seed = (1 << 63) - 1  # which no float holds
     find(changed, "lars_opt_base_learning_rate").value = 9.0
     find(changed, "seed").value = seed
+    last(changed, "run_stop").time_ms += 1_000_000
     drop("gradient_accumulation_steps")(changed)
     both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", changed))
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
@@ -125,6 +134,7 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     seeds = column(both, "seed")
     assert seeds.cells[1] == str(seed)
     assert seeds.values[1] == seed
+    assert column(both, "time_to_train_s").cells == ["39.57", "(1,039.57)"]
 
 
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
@@ -357,6 +367,9 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     assert letters == string.ascii_uppercase[:24] * 2  # two tables
     assert letter(27) == "AB"
     assert rows[23][2:4] == ["PASS", "62.57"]
+    (group,) = group_by(compared(*map(Path, many[:4])), "global_batch_size")
+    # neither the run that missed its target nor that without a learning rate
+    assert group.spreads["time_to_train_s"] == pytest.approx((40.074, 39.574, 40.574))
     assert "FAIL" in rows[2]
     assert "\nthe same in all: " in out
     assert "; learning_rate_warmup_epochs 2; " in out

@@ -145,10 +145,9 @@ def test_how_a_trial_ended_is_read_from_what_it_left(tmp_path: Path) -> None:
     assert read_end(tmp_path, 1).reason == "exit code 1: Killed"
     result = tmp_path / "1/result.json"
     write_json(result, {"status": "success"})
+    assert read_end(tmp_path, 0).status == "success"
     result.write_text(result.read_text()[:15])
     assert read_end(tmp_path, 0).status == "failed"
-    write_json(result, {"status": "success"})
-    assert read_end(tmp_path, 0).status == "success"
 
 
 def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
@@ -158,13 +157,12 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
     first = '{"kind": "eval", "epoch": 1, "accuracy": 0.25}\n'
     second = '{"kind": "eval", "epoch": 2, "accuracy": 0.5}\n'
     metrics_text = train + first + second
-    for end in range(len(metrics_text)):
-        (tmp_path / "1" / "metrics.jsonl").write_text(metrics_text[:end])
+    for end in range(len(metrics_text) + 1):
+        (tmp_path / "1/metrics.jsonl").write_text(metrics_text[:end])
         whole_records = sum(
             line.strip() in metrics_text[:end] for line in (first, second)
         )
         assert len(evaluations(tmp_path)) == whole_records
-    (tmp_path / "1" / "metrics.jsonl").write_text(metrics_text)
     assert evaluations(tmp_path) == [(1, 0.25), (2, 0.5)]
 
 
@@ -222,13 +220,17 @@ def test_a_trial_that_a_signal_stopped_has_failed(tmp_path: Path) -> None:
 
 def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
     """Though it is the worst of all so far."""
-    driver, study = driver_of(tmp_path, "prune_from: 1\n")
+    driver, study = driver_of(tmp_path, "prune_from: 1\nobjective: epochs_to_target\n")
     for _ in range(6):
         number = study.ask().number
         study.report(number, 2, 1.0)
         study.end(number, TrialState.COMPLETE, 1.0)
-    for accuracy, state in ((0.999, TrialState.COMPLETE), (0.998, TrialState.PRUNED)):
-        trial = ended_trial(study, tmp_path, status="success", time_to_train_s=1.0)
+    for accuracy, status, state in (
+        (0.999, "success", TrialState.COMPLETE),
+        (0.998, "success", TrialState.PRUNED),
+        (0.999, "aborted", TrialState.PRUNED),
+    ):
+        trial = ended_trial(study, tmp_path, status=status, epochs=2, eval_accuracy=0.5)
         line = f'{{"kind": "eval", "epoch": 2, "accuracy": {accuracy}}}'
         (trial.folder / "1/metrics.jsonl").write_text(f"{line}\n")
         assert driver._has_ended(trial)

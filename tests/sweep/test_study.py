@@ -137,8 +137,10 @@ def test_a_journal_is_a_file_of_its_folder(tmp_path: Path) -> None:
 def test_a_sweep_continues_only_with_its_own_definition(tmp_path: Path) -> None:
     for _ in range(2):
         opened(make(), tmp_path, seed=0, choice=[1, 2])
-    with refused("changed: seed: was 0, is 5; give the sweep another name"):
-        opened(make(), tmp_path, seed=5, choice=[1, 2])
+    with refused(
+        "power: was null, is 2; seed: was 0, is 5; give the sweep another name"
+    ):
+        opened(make(), tmp_path, seed=5, choice=[1, 2], power=2)
 
 
 def test_running_trials_are_found_again_and_half_asked_ones_dropped(
