@@ -233,9 +233,17 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def write_json(path: Path, content: object) -> None:
+def write_file(path: Path, content: str | bytes) -> Path:
+    """A file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
+    return path
+
+
+def write_json(path: Path, content: object) -> None:
+    write_file(path, json.dumps(content))
 
 
 def metrics(folder: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -272,16 +280,13 @@ def logged_keys(folder: Path) -> list[str]:
 
 
 def write_metrics(folder: Path, records: Iterable[object]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(record) + "\n" for record in records)
-    (folder / "metrics.jsonl").write_text("".join(lines))
+    write_file(folder / "metrics.jsonl", "".join(lines))
 
 
 def write_script(path: Path, body: str) -> None:
     """A program of Bash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
+    write_file(path, f"#!/bin/bash\n{body}\n").chmod(0o755)
 
 
 def refused(pattern: str | None) -> contextlib.AbstractContextManager[Any]:
