@@ -34,6 +34,8 @@ from rn50.train import mxnet_import  # noqa: F401
 from tests.conserved import check_all_times
 
 ROOT = Path(__file__).resolve().parent.parent
+GOLDEN_LOG = ROOT / "tests/golden/smoke_result_0.txt"
+PROGRAM = Path(sys.executable).with_name("rn50")
 
 # A busy machine must not fail a property: nothing is timed, and the examples are the same in every
 # whole run of one tree. For new ones: `pytest --hypothesis-profile=search`. Fixtures are folders,
@@ -242,6 +244,13 @@ def write_file(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def flip_bit(path: Path, offset: int) -> None:
+    """The lowest of a byte of a file."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
 def write_json(path: Path, content: object) -> None:
     write_file(path, json.dumps(content))
 
@@ -310,8 +319,7 @@ class Rn50:
         self.results = results
 
     def start(self, *arguments: str, **options: object) -> Process:
-        program = Path(sys.executable).with_name("rn50")
-        command = [str(program), *arguments]
+        command = [str(PROGRAM), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         settings: dict[str, Any] = {"cwd": ROOT, "text": True, **pipes, **options}
         return Process(command, **settings)

@@ -16,7 +16,7 @@ from rn50.data.pack import pack_images
 from rn50.data.pipeline import RecordFile, build_train_source
 from rn50.data.stage import remove, stage
 from rn50.host.reading import open_file
-from tests.conftest import invoke, read_json, refused, write_json
+from tests.conftest import flip_bit, invoke, read_json, refused, write_json
 from tests.data.images import contents, image_folder, names_in
 from tests.data.test_pipeline import SEEDS
 from tests.rooms import sources
@@ -190,9 +190,7 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
 def test_a_part_reads_and_checks_the_chunks_that_it_needs(
     packed: Path, tmp_path: Path
 ) -> None:
-    content = bytearray((packed / "train.rec").read_bytes())
-    content[-100] ^= 1  # in the last chunk
-    (packed / "train.rec").write_bytes(content)
+    flip_bit(packed / "train.rec", -100)  # in the last chunk
     stage(packed, tmp_path / "first", Part(0, 3))
     with refused(r"train\.rec: CRC-32 .* of bytes .* copied"):
         stage(packed, tmp_path / "last", Part(2, 3))
