@@ -34,6 +34,8 @@ from rn50.train import mxnet_import  # noqa: F401
 from tests.conserved import check_all_times
 
 ROOT = Path(__file__).resolve().parent.parent
+GOLDEN_LOG = ROOT / "tests/golden/smoke_result_0.txt"
+PROGRAM = Path(sys.executable).with_name("rn50")
 
 # A busy machine must not fail a property: nothing is timed, and the examples are the same in every
 # whole run of one tree. For new ones: `pytest --hypothesis-profile=search`. Fixtures are folders,
@@ -233,9 +235,24 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def write_json(path: Path, content: object) -> None:
+def write_file(path: Path, content: str | bytes) -> Path:
+    """A file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
+    if isinstance(content, str):
+        content = content.encode()
+    path.write_bytes(content)
+    return path
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    """The lowest of a byte of a file."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def write_json(path: Path, content: object) -> None:
+    write_file(path, json.dumps(content))
 
 
 def metrics(folder: Path, *kinds: str) -> list[dict[str, Any]]:
@@ -272,16 +289,13 @@ def logged_keys(folder: Path) -> list[str]:
 
 
 def write_metrics(folder: Path, records: Iterable[object]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(record) + "\n" for record in records)
-    (folder / "metrics.jsonl").write_text("".join(lines))
+    write_file(folder / "metrics.jsonl", "".join(lines))
 
 
 def write_script(path: Path, body: str) -> None:
     """A program of Bash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
+    write_file(path, f"#!/bin/bash\n{body}\n").chmod(0o755)
 
 
 def refused(pattern: str | None) -> contextlib.AbstractContextManager[Any]:
@@ -305,8 +319,7 @@ class Rn50:
         self.results = results
 
     def start(self, *arguments: str, **options: object) -> Process:
-        program = Path(sys.executable).with_name("rn50")
-        command = [str(program), *arguments]
+        command = [str(PROGRAM), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         settings: dict[str, Any] = {"cwd": ROOT, "text": True, **pipes, **options}
         return Process(command, **settings)

@@ -100,7 +100,6 @@ EXTRAS = dict.fromkeys(TRAINS, "train") | {
 
 def test_every_command_with_the_wheel_alone(
     environment: Path,
-    root: Path,
     small_data: Path,
     uninterrupted: Path,
     tmp_path: Path,
@@ -109,7 +108,7 @@ def test_every_command_with_the_wheel_alone(
     """Each shows its help; one that trains names the extra that it needs, the others do their work,
     far from any checkout."""
     (tmp_path / "work").mkdir()
-    work = make_work(tmp_path / "work", root, small_data, uninterrupted)
+    work = make_work(tmp_path / "work", small_data, uninterrupted)
     python = str(environment / "bin/python")
     # which would miss the programs of the packages that are links here
     left_out = {"doctor"}

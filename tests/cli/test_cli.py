@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rn50.cli.entry import _meant
-from tests.conftest import Rn50
+from tests.conftest import GOLDEN_LOG, Rn50
 from tests.waiting import finished
 
 
@@ -106,11 +106,9 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     [(b"log\xff.txt", C_LOCALE), ("log ü.txt".encode(), C_LOCALE), (b"a\nb.txt", {})],
 )
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
-    rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
+    rn50: Rn50, tmp_path: Path, locale: dict[str, str], name: bytes
 ) -> None:
-    log = shutil.copy(
-        root / "tests/golden/smoke_result_0.txt", tmp_path / os.fsdecode(name)
-    )
+    log = shutil.copy(GOLDEN_LOG, tmp_path / os.fsdecode(name))
     page = str(tmp_path / "page.html")
     env = os.environ | locale
     process = rn50.start("log", "report", str(log), "--out", page, env=env)

@@ -13,11 +13,17 @@ from rn50.host.errors import UserError
 from tests.waiting import read_terminal
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Its one number is what `time.monotonic` says."""
+    now_s = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    return now_s
+
+
 def test_without_a_terminal_progress_is_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     advance = track("packing records")
     advance(6000, 9000)  # from an earlier attempt
     for step in range(1, 31):
@@ -31,10 +37,8 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
 
 
 def test_time_left_falls_steadily_between_two_pieces(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     advance = track("sweep a", ticks=True)  # on a pipe, ticks print no lines
     for done in (0, 0, 1, 1, 1, 1):
         advance(done, 4, "trial 0")
@@ -55,10 +59,8 @@ def test_time_left_falls_steadily_between_two_pieces(
 
 
 def test_on_a_terminal_progress_is_a_bar_that_goes(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     leader, follower = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")

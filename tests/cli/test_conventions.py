@@ -4,7 +4,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from rn50 import __version__
 from rn50.config.benchmark import RULESETS, ruleset_name
 from rn50.config.choices import LAUNCHERS
 from rn50.config.load import load
-from tests.conftest import Rn50, in_this_process, refused
+from tests.conftest import GOLDEN_LOG, PROGRAM, Rn50, in_this_process, refused
 
-PROGRAM = Path(sys.executable).with_name("rn50")
 CONFIGS = Path(__file__).parents[2] / "config"
 
 
@@ -66,13 +64,11 @@ def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None
 
 @pytest.mark.in_process
 def test_an_unknown_ruleset_is_refused_with_the_list(
-    rn50: Rn50, root: Path, tmp_path: Path
+    rn50: Rn50, tmp_path: Path
 ) -> None:
     with refused(r"ruleset: expected 0\.6\.0, .* found 5\.0"):
         load("smoke", ["ruleset=5.0"])
-    log = shutil.copy(
-        root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt"
-    )
+    log = shutil.copy(GOLDEN_LOG, tmp_path / "result_0.txt")
     for command in (["log", "check", log], ["log", "score", tmp_path]):
         error = rn50.error(*map(str, command), "--ruleset", "5.0")
         assert "--ruleset: " in error

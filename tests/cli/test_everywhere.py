@@ -17,7 +17,7 @@ import typer
 
 from rn50.cli.main import app
 from tests.cli.test_predict import write_log
-from tests.conftest import write_json
+from tests.conftest import GOLDEN_LOG, PROGRAM, write_json
 from tests.waiting import finished
 
 DRIVER = Path(__file__).with_name("everywhere.py")
@@ -164,9 +164,9 @@ def words_of(output: str) -> Counter[str]:
     return Counter(output.replace("|", " | ").split())
 
 
-def make_work(folder: Path, root: Path, images: Path, run: Path) -> Path:
+def make_work(folder: Path, images: Path, run: Path) -> Path:
     """A folder with logs, a run and an image set."""
-    shutil.copy(root / "tests/golden/smoke_result_0.txt", folder / "result_0.txt")
+    shutil.copy(GOLDEN_LOG, folder / "result_0.txt")
     write_log(folder / "mlperf.txt", batch=128, step_s=0.02)
     shutil.copytree(run, folder / "run")
     (folder / "set").symlink_to(images)
@@ -175,12 +175,9 @@ def make_work(folder: Path, root: Path, images: Path, run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def work(
-    root: Path,
-    small_data: Path,
-    uninterrupted: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    small_data: Path, uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    return make_work(tmp_path_factory.mktemp("work"), root, small_data, uninterrupted)
+    return make_work(tmp_path_factory.mktemp("work"), small_data, uninterrupted)
 
 
 def run_all(
@@ -317,7 +314,7 @@ def test_pythons_own_settings_change_no_command() -> None:
     }
     printed = []
     for variables in ({}, settings):
-        command = [str(Path(sys.executable).with_name("rn50")), "log", "--help"]
+        command = [str(PROGRAM), "log", "--help"]
         environment = os.environ | variables
         done = finished(command, env=environment, stdin=subprocess.DEVNULL)
         printed.append((done.returncode, done.stdout, done.stderr))

@@ -7,18 +7,13 @@ from rn50.config.load import Loaded, load
 from rn50.config.names import list_presets
 from rn50.config.plan import build_plan
 from rn50.host.errors import UserError
-from tests.conftest import refused
+from tests.conftest import refused, write_file
 
 FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
 
 def write(name: str, content: str | bytes) -> Path:
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, str):
-        content = content.encode()
-    path.write_bytes(content)
-    return path
+    return write_file(Path(name), content)
 
 
 def load_text(content: str | bytes, *overrides: str) -> Loaded:

@@ -18,9 +18,10 @@ def plan_of(config: str, *overrides: str) -> Plan:
     return build_plan(load(config, overrides).run)
 
 
-def bare_plan(samples: int, batch: int, last_batch: str) -> Plan:
-    segment = Segment(1, 0, 0, per_rank=batch, active_ranks=1)
-    return Plan(1, samples, last_batch, (segment,))
+def bare_plan(samples: int, per_rank: int, last_batch: str, ranks: int = 1) -> Plan:
+    """One batch all along."""
+    segment = Segment(1, 0, 0, per_rank, ranks)
+    return Plan(ranks, samples, last_batch, (segment,))
 
 
 @given(

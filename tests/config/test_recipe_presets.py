@@ -102,7 +102,6 @@ def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(
             {
                 "optimizer.variant": "akiba",
                 "eval.bn_stats": "batch",
-                "model.dtype": "float32",
                 "comm.gradient_dtype": "float16",
             },
         ),

@@ -15,18 +15,17 @@ from rn50.config.recorded import (
     words_to_repeat,
 )
 from rn50.host.errors import UserError
-from tests.conftest import refused
+from tests.conftest import refused, write_file, write_json
 
 
 def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Path:
     """The config of a run in `folder`, as anybody may write it there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "origins.json").write_text("{}")
-    config = folder / "config.yaml"
-    config.write_text(
-        f"name: smoke\ndata: {{path: {data}, synthetic: {{}}}}\nsystem: {{name: local, {system}}}\n"
+    write_json(folder / "origins.json", {})
+    return write_file(
+        folder / "config.yaml",
+        f"name: smoke\ndata: {{path: {data}, synthetic: {{}}}}\n"
+        f"system: {{name: local, {system}}}\n",
     )
-    return config
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,9 @@
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
 from rn50.config.reference import all_keys, find_keys, replace_in_page
-from tests.conftest import refused
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import invoke, refused
 
 
 def test_no_key_lacks_a_description() -> None:
@@ -20,8 +16,8 @@ def test_no_key_lacks_a_description() -> None:
         assert key.default or not key.values, key.path
 
 
-def test_the_page_is_up_to_date() -> None:
-    page = (ROOT / "docs/config.md").read_text()
+def test_the_page_is_up_to_date(root: Path) -> None:
+    page = (root / "docs/config.md").read_text()
     assert page == replace_in_page(page), "rn50 config explain --write docs/config.md"
     with refused("keys: begin"):
         replace_in_page("# Config\n")
@@ -53,13 +49,12 @@ def test_a_key_that_does_not_exist() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    run = CliRunner()
-    explained = run.invoke(app, ["config", "explain", "eval.target"])
+    explained = invoke("config", "explain", "eval.target")
     assert explained.exit_code == 0
     assert "0.759" in explained.stdout
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- keys: begin -->\nwas here\n<!-- keys: end -->\nb\n")
-    written = run.invoke(app, ["config", "explain", "--write", str(page)])
+    written = invoke("config", "explain", "--write", page)
     assert written.exit_code == 0
     head, *table, after = page.read_text().splitlines()
     assert (head, after) == ("a", "b")

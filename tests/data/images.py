@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.conftest import write_file
+
 Pixels = NDArray[np.uint8]
 
 
@@ -30,10 +32,8 @@ def noise(seed: int, kind: str = "JPEG") -> bytes:
 def image_folder(folder: Path, counts: dict[str, int]) -> Path:
     """Images in ImageNet's layout; `counts` maps "train/class" to a number of images."""
     for name, count in counts.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
-            path = folder / name / f"{number}.JPEG"
-            path.write_bytes(noise(number))
+            write_file(folder / name / f"{number}.JPEG", noise(number))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Tables and records of an image set that are none: what random bytes have found."""
+"""Tables of an image set that are none: what random bytes have found."""
 
 import io
 import struct
@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rn50.data import recordio
 from rn50.data.dataset import TABLE, load_table
 from tests.conftest import refused
 
@@ -43,10 +42,3 @@ def test_a_table_that_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "train.npy").write_bytes(content)
     with refused(r"train\.npy"):
         load_table(tmp_path, "train")
-
-
-@pytest.mark.parametrize("offset", [2**63, 2**64 - 1, 100])
-def test_a_record_far_behind_the_end(tmp_path: Path, offset: int) -> None:
-    (tmp_path / "a.rec").write_bytes(b"x" * 40)
-    with (tmp_path / "a.rec").open("rb") as file, refused(f"byte {offset} "):
-        recordio.read(file, offset, "a.rec")

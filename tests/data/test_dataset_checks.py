@@ -18,7 +18,7 @@ from rn50.data.dataset import check_before_run, digest_file, load_table, verify
 from rn50.data.pack import pack_images
 from rn50.host.errors import UserError
 from rn50.host.progress import Progress
-from tests.conftest import read_json, refused, write_json
+from tests.conftest import flip_bit, read_json, refused, write_json
 from tests.data.images import encode, image_folder
 
 COUNTS: dict[str, Any] = {"classes": 3, "train_samples": 12, "eval_samples": 6}
@@ -187,10 +187,7 @@ def test_counts_of_the_config_must_be_those_of_the_set(pristine: Path) -> None:
     [("train.rec", ".* one of 12 records .*record 0, class"), ("val.npy", "")],
 )
 def test_verify_finds_any_flipped_byte(packed: Path, name: str, where: str) -> None:
-    path = packed / name
-    content = path.read_bytes()
-    flipped = content[-40] ^ 1
-    overwrite(path, len(content) - 40, bytes([flipped]))
+    flip_bit(packed / name, -40)
     with refused(f"{name}: SHA-256 .* expected{where}"):
         verify(packed)
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from rn50.data.dataset import verify
 from rn50.data.pack import pack_images
+from tests.conftest import write_file
 from tests.data.images import encode, image_folder, noise
 from tests.waiting import output_of
 
@@ -138,9 +139,7 @@ def pack(folder: Path, images: dict[str, bytes]) -> str:
     """Settings, as JSON, of a set with these images in train and val."""
     for name, image in images.items():
         for subfolder in ("train/a", "train/b", "val/a"):
-            path = folder / "images" / subfolder / f"{name}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(image)
+            write_file(folder / "images" / subfolder / f"{name}.jpg", image)
     manifest = pack_images(folder / "images", folder / "set")
     assert manifest.counts == (2, 2 * len(images), len(images))
     assert verify(folder / "set") == manifest

@@ -13,7 +13,7 @@ import pytest
 
 from rn50.config.manifest import load_manifest
 from rn50.data.pack import pack_images
-from tests.conftest import refused
+from tests.conftest import refused, write_file
 from tests.data.images import noise
 from tests.waiting import output_of
 
@@ -37,9 +37,8 @@ def expanded(files: str) -> list[str]:
 def write(folder: Path, names: Iterable[str]) -> Path:
     """Files of these names; photos differ."""
     for number, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(noise(number) if name.endswith(("jpg", "JPEG")) else b"")
+        is_photo = name.endswith(("jpg", "JPEG"))
+        write_file(folder / name, noise(number) if is_photo else b"")
     return folder
 
 
@@ -93,9 +92,8 @@ def tar_of(*names: str, mode: Any = "w") -> bytes:
 def test_tars_are_packed_or_described(
     tmp_path: Path, content: bytes, message: str | None
 ) -> None:
-    images = write(tmp_path / "photos", [])
-    images.mkdir()
-    (images / TRAIN_TAR).write_bytes(content)
+    images = tmp_path / "photos"
+    write_file(images / TRAIN_TAR, content)
     with refused(message):
         pack_images(images, tmp_path / "out", hold_out=0.2)
 

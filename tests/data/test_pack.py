@@ -27,12 +27,12 @@ from rn50.data.pack import pack_images
 from rn50.data.stage import stage
 from rn50.data.synthetic import make_images
 from rn50.host.errors import UserError
-from tests.conftest import invoke, refused
+from tests.conftest import invoke, refused, write_file
 from tests.data.images import contents, encode, image_folder, names_in, noise
 from tests.waiting import finished
 
 SETTINGS = Synthetic(train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3)
-SOUND = {"train/a": 3, "train/b": 1, "val/a": 2}
+INTERRUPT = Mock(side_effect=KeyboardInterrupt)
 
 
 def records_of(folder: Path, split: str) -> list[tuple[str, bytes]]:
@@ -63,8 +63,9 @@ def photos_of(folder: Path, split: str) -> list[str]:
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Path:
-    """Images of two classes: train/a has 3, train/b 1, val/a 2."""
-    return image_folder(tmp_path / "images", SOUND)
+    """Images of two classes, of which b has none in val."""
+    counts = {"train/a": 3, "train/b": 1, "val/a": 2}
+    return image_folder(tmp_path / "images", counts)
 
 
 @pytest.fixture(scope="module")
@@ -132,13 +133,9 @@ def test_drawing_with_other_settings_begins_anew(tmp_path: Path) -> None:
     images = tmp_path / ".images.partial"
     reseeded = SETTINGS.model_copy(update={"seed": 1})
     contents_of = []
-
-    def stop(*_: int) -> None:
-        raise KeyboardInterrupt
-
     for settings in (SETTINGS, reseeded):
         with pytest.raises(KeyboardInterrupt):
-            make_images(out, settings, stop)
+            make_images(out, settings, INTERRUPT)
         (image,) = images.rglob("*.JPEG")
         contents_of.append(image.read_bytes())
     assert len(set(contents_of)) == 2
@@ -294,9 +291,7 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     for number, folder in enumerate(folders, 1):
         split, wnid = folder.split("/")
         stem = "ILSVRC2012_val" if split == "val" else wnid
-        path = images / folder / f"{stem}_{number:08d}.JPEG"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(noise(number))
+        write_file(images / folder / f"{stem}_{number:08d}.JPEG", noise(number))
     pack_images(images, tmp_path / "a")
     packed = contents(tmp_path / "a")
     tars = tmp_path / "tars"
@@ -343,9 +338,7 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
     images = tmp_path / "photos"
     names = Counter(cat=20, dog=11, one=1, rare=2)
     for number, name in enumerate(names.elements()):
-        path = images / name / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(noise(number))
+        write_file(images / name / f"{number}.jpg", noise(number))
 
     def split(share: float, seed: int = 0) -> list[set[tuple[str, bytes]]]:
         out = tmp_path / f"{share}_{seed}"
@@ -432,8 +425,6 @@ def test_a_class_of_nothing_but_bad_files_is_named(
 
 
 # --- interrupted, killed, full -------------------------------------------------------------------
-
-INTERRUPT = Mock(side_effect=KeyboardInterrupt)
 
 
 def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absent(

@@ -25,7 +25,8 @@ from rn50.data.pipeline import (
     build_eval_source,
     build_train_source,
 )
-from tests.conftest import refused
+from tests.config.test_plan import bare_plan
+from tests.conftest import refused, write_file
 from tests.data.images import Pixels, encode, rough
 
 SEEDS = {"shuffle": 11, "augment": 12, "flip": 13, "operations": 14}
@@ -69,9 +70,8 @@ def pack(folder: Path, images: Sequence[bytes]) -> Data:
     images of both splits."""
     for number, image in enumerate(images):
         for split in ("train", "val"):
-            path = folder / f"images/{split}/class{number:03d}/image.JPEG"
-            path.parent.mkdir(parents=True)
-            path.write_bytes(image)
+            name = f"images/{split}/class{number:03d}/image.JPEG"
+            write_file(folder / name, image)
     manifest = pack_images(folder / "images", folder / "set")
     return Data(
         **manifest.counts._asdict(),
@@ -86,9 +86,7 @@ def with_settings(data: Data, **settings: Any) -> Data:
 
 
 def plan_of(data: Data, per_rank: int, ranks: int = 1) -> Plan:
-    """One batch all along."""
-    segment = Segment(1, 0, 0, per_rank, ranks)
-    return Plan(ranks, data.train_samples, data.last_batch, (segment,))
+    return bare_plan(data.train_samples, per_rank, data.last_batch, ranks)
 
 
 def training(

@@ -18,7 +18,7 @@ from rn50.data.prepare import prepare
 from rn50.data.synthetic import make_images, wnid
 from rn50.host.atomic import _machine
 from rn50.host.progress import untracked
-from tests.conftest import refused
+from tests.conftest import refused, write_file
 from tests.data.images import contents, names_in
 
 COUNTS = {"classes": 2, "train_samples": 4, "eval_samples": 2}
@@ -50,8 +50,7 @@ def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
     tmp_path: Path, existing: str, settings: dict[str, Any], message: str
 ) -> None:
     if existing:
-        (tmp_path / existing).parent.mkdir(exist_ok=True)
-        (tmp_path / existing).write_text("mine")
+        write_file(tmp_path / existing, "mine")
     contents_before = contents(tmp_path)
     origins = {"data.path": Origin("mine.yaml", 3)}
     with refused(message) as caught:

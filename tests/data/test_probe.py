@@ -7,10 +7,10 @@ import pytest
 
 from rn50.config.load import load
 from rn50.config.manifest import load_manifest
-from rn50.config.plan import Plan, Segment
 from rn50.data.probe import DataProbe, drop_caches
 from tests.conftest import refused
 from tests.data.images import contents
+from tests.data.test_pipeline import training
 
 
 def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(
@@ -32,8 +32,6 @@ def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(
 def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(
     small_data: Path,
 ) -> None:
-    from rn50.data.pipeline import build_train_source
-
     data = load("smoke", [f"data.path={small_data}"]).run.data
     contents_before = contents(small_data)
     drop_caches(small_data)
@@ -41,10 +39,7 @@ def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(
     probe = DataProbe(small_data)
     second = DataProbe(small_data)
     load_manifest(small_data)
-    segment = Segment(1, 0, 0, per_rank=2, active_ranks=1)
-    plan = Plan(1, data.train_samples, "mix", (segment,))
-    seeds = {"shuffle": 1, "augment": 2, "flip": 3}
-    train = build_train_source(data, plan, rank=0, seeds=seeds)
+    train = training(data, 2)
     probe.check_untouched()
     train.next()
     (small_data / "val.idx").open("rb").close()

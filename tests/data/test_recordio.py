@@ -72,6 +72,7 @@ def test_a_record_cut_short_names_file_and_offset(
         (encoded(1, 1, b"some image of some length"), 4, "magic"),
         (MAGIC + struct.pack("<I", 8) + bytes(8), 0, "24 bytes"),
         (b"", 0, "the end of the file"),
+        (b"", 2**64 - 1, "too large"),
     ],
 )
 def test_a_place_that_is_no_record_is_named(

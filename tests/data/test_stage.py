@@ -1,6 +1,5 @@
 import errno
 import io
-import json
 import re
 import shutil
 from pathlib import Path
@@ -17,8 +16,9 @@ from rn50.data.pack import pack_images
 from rn50.data.pipeline import RecordFile, build_train_source
 from rn50.data.stage import remove, stage
 from rn50.host.reading import open_file
-from tests.conftest import invoke, read_json, refused, write_json
+from tests.conftest import flip_bit, invoke, read_json, refused, write_json
 from tests.data.images import contents, image_folder, names_in
+from tests.data.test_pipeline import SEEDS
 from tests.rooms import sources
 
 
@@ -125,9 +125,9 @@ def test_a_set_that_is_no_copy_and_an_interrupted_pack_are_left_alone(
         ):
             call(pristine, other_set)
     renamed = shutil.copytree(pristine, tmp_path / "renamed")
-    manifest = json.loads((renamed / "manifest.json").read_text())
+    manifest = read_json(renamed / "manifest.json")
     manifest["classes"][0] += " of another kind"
-    (renamed / "manifest.json").write_text(json.dumps(manifest))
+    write_json(renamed / "manifest.json", manifest)
     with refused("expected, found another set"):
         remove(pristine, renamed)
     with refused(f"cannot be compared .* rm -r {other_set}"):
@@ -190,9 +190,7 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
 def test_a_part_reads_and_checks_the_chunks_that_it_needs(
     packed: Path, tmp_path: Path
 ) -> None:
-    content = bytearray((packed / "train.rec").read_bytes())
-    content[-100] ^= 1  # in the last chunk
-    (packed / "train.rec").write_bytes(content)
+    flip_bit(packed / "train.rec", -100)  # in the last chunk
     stage(packed, tmp_path / "first", Part(0, 3))
     with refused(r"train\.rec: CRC-32 .* of bytes .* copied"):
         stage(packed, tmp_path / "last", Part(2, 3))
@@ -205,13 +203,12 @@ def test_another_part_than_a_node_reads_is_refused_at_the_start(
     target = tmp_path / "set1"
     stage(pristine, target, Part(1, 3))
     plan = Plan(3, 300, "pad", (Segment(1, 0, 0, 10, 3),), parts=3)
-    seeds = {"shuffle": 1, "augment": 2, "flip": 3}
     data = data_of(target)
-    source = build_train_source(data, plan, rank=1, seeds=seeds)
+    source = build_train_source(data, plan, rank=1, seeds=SEEDS)
     for _ in range(20):  # two epochs, of which no record lies in a hole
         source.next()
     with refused(r"manifest\.json: part 0/3 expected .* found part 1/3"):
-        build_train_source(data, plan, rank=0, seeds=seeds)
+        build_train_source(data, plan, rank=0, seeds=SEEDS)
     only = "all training records expected .*, found part 1/3"
     with refused(only):
         check_before_run(data_of(target, None))

@@ -27,7 +27,15 @@ from rn50.logging.run_folder import RunFolder
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train.checkpoint.file import read_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
-from tests.conftest import Rn50, metrics, packed, read_json, refused, write_metrics
+from tests.conftest import (
+    Rn50,
+    flip_bit,
+    metrics,
+    packed,
+    read_json,
+    refused,
+    write_metrics,
+)
 from tests.waiting import finished
 
 TAGS = {
@@ -325,9 +333,7 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     assert "system.nodes: 2 hosts expected" in error
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
-    data = bytearray(best.read_bytes())
-    data[-1] ^= 1
-    best.write_bytes(data)
+    flip_bit(best, -1)
     error = rn50.error("evaluate", str(copy), *places(copy))
     assert f"{best}: torn or damaged: its digest does not fit" in error
     copy = copy.rename(tmp_path / "run_0")

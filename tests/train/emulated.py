@@ -15,7 +15,10 @@ import numpy as np
 from rn50.train.gpu.calls import WORDS, Call, address_of
 from rn50.train.gpu.module import SOURCE, THREADS, WITH_NORMS, CudaModule, parameters
 from rn50.train.gpu.plan_operators import PlanOperators
+from rn50.train.operators import Operators
 
+CPU = Operators(mx.cpu())
+"""MXNet's operators."""
 HEADER = Path(__file__).with_name("emulated.h")
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _DTYPES = {

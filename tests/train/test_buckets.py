@@ -10,10 +10,8 @@ from rn50.config.schema import Model
 from rn50.predict.layer_table import wire_groups
 from rn50.train.communication.buckets import ALIGN_BYTES, lay_out_gradients
 from rn50.train.network.build import build_network, trainable
-from rn50.train.operators import Operators
 from tests.conftest import refused
-
-CPU = Operators(mx.cpu())
+from tests.train.emulated import CPU
 
 
 def network(dtype: str = "float32") -> tuple[nn.HybridSequential, list]:

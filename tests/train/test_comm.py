@@ -17,10 +17,10 @@ from rn50.config.load import load
 from rn50.train import checkpointer
 from rn50.train.communication import communicator
 from rn50.train.communication.communicator import Communicator
-from rn50.train.operators import Operators
 from rn50.train.stopping import AllRanksError
 from tests.ranks.sum_body import STEPS, sums_error
 from tests.ranks.test_collectives import FLOAT32, HALF, check_error
+from tests.train.emulated import CPU
 
 RANKS = 3
 
@@ -78,7 +78,7 @@ def on_ranks(horovod: Threads, action: Callable[[Communicator], Any]) -> list[An
 
     def on_rank(number: int) -> Any:
         horovod.rank.number = number
-        comm = Communicator(Operators(mx.cpu()), Mock(rows=()))
+        comm = Communicator(CPU, Mock(rows=()))
         comm.rank = number
         comm.world_size = RANKS
         return action(comm)

@@ -17,10 +17,10 @@ from rn50.train import run
 from rn50.train.checkpoint.state import TrainState
 from rn50.train.communication.communicator import LoneCommunicator
 from rn50.train.evaluate import Accuracy, evaluate, warn_of_far_statistics
-from rn50.train.operators import Operators
 from tests.conftest import refused
+from tests.train.emulated import CPU
 
-ALONE = LoneCommunicator(Operators(mx.cpu()), Mock(rows=()))
+ALONE = LoneCommunicator(CPU, Mock(rows=()))
 
 
 def evaluating(samples: int, per_batch: int) -> Run:

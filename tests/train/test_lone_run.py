@@ -30,6 +30,7 @@ from rn50.train.run_log import RunLog
 from rn50.train.step_times import PHASES
 from rn50.train.update import loss_scale
 from tests.conftest import (
+    flip_bit,
     logged_keys,
     made_once,
     metrics,
@@ -270,9 +271,7 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     log.write_text(re.sub(r'(?<="time_ms": )\d+', hour_ahead, log.read_text()))
     last_ms = max(event.time_ms for event in read_events(log))
     newest = checkpoints_in(folder / "checkpoint")[-1]
-    content = bytearray(newest.read_bytes())
-    content[-1] ^= 1
-    newest.write_bytes(content)
+    flip_bit(newest, -1)
     monkeypatch.setattr(Clock, "look", lambda _: -7.5)
     train(folder)
     jump, *_ = metrics(folder, "wall_clock_jump")

@@ -112,7 +112,7 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
 
 
 BY_EITHER_OPERATORS = pytest.mark.parametrize(
-    "operators", [Operators(mx.cpu()), emulated.operators()]
+    "operators", [emulated.CPU, emulated.operators()]
 )
 
 

@@ -23,10 +23,8 @@ from rn50.train.network.build import (
     weights_digest,
 )
 from rn50.train.network.googlenet import LocalNorm
-from rn50.train.operators import Operators
 from tests.conftest import refused
-
-CPU = Operators(mx.cpu())
+from tests.train.emulated import CPU
 
 # Small enough to run, with their crop sizes: every network, stem and kind of block.
 SMALL = {

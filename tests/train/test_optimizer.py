@@ -13,7 +13,6 @@ from mxnet import gluon
 from rn50.config.schema import Optimizer
 from rn50.config.variants import VARIANTS
 from rn50.train.devices import updater_for
-from rn50.train.operators import Operators
 from rn50.train.schedule import Settings, akiba_sgd_share
 from rn50.train.update import optimizer
 from rn50.train.update.loss_scale import LossScaler
@@ -88,13 +87,16 @@ class Reference:
         for name, w in self.w.items():
             ending = name.split("_")[1]
             g = gradients[name] / settings.global_batch_size
-            decay = self.s.weight_decay if ending in self.rule.decayed else 0.0
+            decay = self.decay(ending)
             trust = 1.0
             if ending in self.rule.scaled:
                 trust = self.trust(w, g, decay)
             change = settings.lr * trust * (g + decay * w)
             self.v[name] = mu * self.v[name] + change
             self.w[name] = w - self.v[name]
+
+    def decay(self, ending: str) -> float:
+        return self.s.weight_decay if ending in self.rule.decayed else 0.0
 
     def trust(self, w: np.ndarray, g: np.ndarray, decay: float) -> float:
         norm_w = np.sqrt((w**2).sum())
@@ -110,7 +112,8 @@ class Reference:
         return 1.0 if is_one else self.rule.eta * norm_w / (below + epsilon)
 
 
-def build() -> Parameters:
+def build(dtype: str = "float32") -> Parameters:
+    """The values are drawn in float32; weights alone have `dtype`."""
     rng = np.random.default_rng(1)
     parameters = {}
     for name, shape in SHAPES.items():
@@ -118,6 +121,8 @@ def build() -> Parameters:
         p.initialize(ctx=mx.cpu())
         values = rng.normal(size=shape) * SCALES.get(name, 0.3)
         p.set_data(mx.nd.array(values))
+        if name.endswith("weight"):
+            p.cast(dtype)
         parameters[name] = p
     return parameters
 
@@ -126,7 +131,7 @@ def updater_of(
     parameters: Parameters, settings: Optimizer, path: str, **more: Any
 ) -> optimizer.Updater:
     """fused: of a CPU; multi_tensor: MXNet's, which GPUs up to 8.9 take; own: our CUDA kernels."""
-    operators = emulated.operators() if path == "own" else Operators(mx.cpu())
+    operators = emulated.operators() if path == "own" else emulated.CPU
     updater = updater_for(operators, list(parameters.values()), settings, [], **more)
     if path == "multi_tensor":
         pytest.MonkeyPatch().setattr(updater, "fused", False)
@@ -195,7 +200,7 @@ def test_matches_the_reference(
     monkeypatch.setattr(optimizer, "MAX_TENSORS_PER_CALL", per_call)
     s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2, **overrides)
     base_lr = 0.2 if variant == "sgd" else 9.0
-    parameters = build_as(dtype)
+    parameters = build(dtype)
     updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
     reference = Reference(parameters, s)
     for step in range(1, 26):
@@ -232,9 +237,9 @@ def test_measured_norms_are_those_of_the_update_and_change_no_bit(
 ) -> None:
     """They are of the weights before the update and the mean gradients, without the loss scale."""
     s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2)
-    parameters = build_as(dtype)
+    parameters = build(dtype)
     updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
-    measured_parameters = build_as(dtype)
+    measured_parameters = build(dtype)
     measured = updater_of(measured_parameters, s, path, scaler=LossScaler(64.0))
     settings = Settings(0.1, 0.9, BATCH)
     for step in (6, 7):
@@ -249,14 +254,6 @@ def test_measured_norms_are_those_of_the_update_and_change_no_bit(
         after = values_of(measured_parameters)
         for name, value in values_of(parameters).items():
             assert (value == after[name]).all()
-
-
-def build_as(dtype: str) -> Parameters:
-    parameters = build()
-    for name, p in parameters.items():
-        if name.endswith("weight"):
-            p.cast(dtype)
-    return parameters
 
 
 def masters_of(parameters: Parameters, updater: optimizer.Updater) -> dict[str, Any]:
@@ -285,10 +282,7 @@ def norms_of(
         expected["norm_ratio"][name] = ratio
         ending = name.partition("_")[2]
         if ending in reference.rule.scaled:
-            decay = 0.0
-            if ending in reference.rule.decayed:
-                decay = reference.s.weight_decay
-            trust = reference.trust(w[name], g, decay)
+            trust = reference.trust(w[name], g, reference.decay(ending))
             expected["trust_ratio"][name] = trust
     return expected
 

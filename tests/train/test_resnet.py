@@ -10,9 +10,7 @@ import pytest
 from rn50.config.schema import Model
 from rn50.train.network.build import build_networks
 from rn50.train.network.resnet import ResNet
-from rn50.train.operators import Operators
-
-CPU = Operators(mx.cpu())
+from tests.train.emulated import CPU
 
 
 def nodes(net: ResNet) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from rn50.train.loop import train_steps, zero_gradient_steps
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import stream_seed
 from rn50.train.trainer import overlapped
-from tests.conftest import refused
+from tests.conftest import refused, write_file
 
 
 def test_seeds_are_pinned() -> None:
@@ -209,9 +209,7 @@ def test_another_source_is_another_code(
 ) -> None:
     module_path = tmp_path / "train/communication/identity.py"
     monkeypatch.setattr(identity, "__file__", str(module_path))
-    source = module_path.with_suffix(f".{suffix}")
-    source.parent.mkdir(parents=True)
-    source.write_text("a")
+    source = write_file(module_path.with_suffix(f".{suffix}"), "a")
     digest = identity.code_digest.__wrapped__()
     source.write_text("b")
     assert identity.code_digest.__wrapped__() != digest
