@@ -265,7 +265,8 @@ def _config_of(checkpoint: Checkpoint, overrides: list[str]) -> Loaded:
         )
     if words_to_repeat(folder, ("system.results",)):
         overrides = [f"system.results={json.dumps(str(folder.parent))}", *overrides]
-    loaded = load_recorded(source, overrides)
+    # no gradients are summed, so that any number of ranks will do
+    loaded = load_recorded(source, ["comm.algorithm=auto", *overrides])
     check_supported(loaded.run)
     return loaded
 

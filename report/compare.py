@@ -208,7 +208,7 @@ def name_of(subject: Subject) -> str:
     name = "/".join((job_of(path) or path).parts[-2:])
     if subject.config is None and subject.runs:
         org = subject.runs[0].submission.get("org", "")
-        if org.casefold() not in name.casefold().split("/"):
+        if org and org.casefold() not in name.casefold().split("/"):
             name = f"{org}/{name}"
     return show(name)
 

@@ -108,14 +108,23 @@ def without_places(config: Loaded) -> JsonObject:
 
 
 def _values(subject: Subject) -> dict[str, float | None]:
-    """All losses and accuracies by where they are: from the metrics, else from the log."""
+    """All losses and accuracies by where they are: from the metrics, else from the log. A loss is
+    the mean since the one before; one of fewer steps, as the run was resumed between the two, is
+    left out."""
     values = {}
+    resumed_steps = [step for run in subject.runs for step in run.resumed_steps]
+    step_before = 0.0
     for record in subject.folder.metrics:
         kind = str(record.get("kind"))
         if kind in _COMPARED:
             label, place_key, value = _COMPARED[kind]
             where = f"{label} {show(record.get(place_key))}"
             values[where] = number(record.get(value))
+        if kind == "train":
+            step = number(record.get("step")) or 0.0
+            if any(step_before < resumed < step for resumed in resumed_steps):
+                del values[where]
+            step_before = step
     if values or not subject.runs:
         return values
     return {

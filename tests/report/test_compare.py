@@ -30,6 +30,7 @@ from rn50.report.reproduction import are_of_one_config, first_bit, repeat_line
 from rn50.report.run_records import Subject, read_folder, read_subjects
 from tests.cli.test_check import log
 from tests.compliance.log_text import (
+    Edit,
     Run,
     all_of,
     drop,
@@ -41,7 +42,7 @@ from tests.compliance.log_text import (
     shift,
     write,
 )
-from tests.compliance.test_rules import nth
+from tests.compliance.test_rules import added, nth
 from tests.compliance.test_submission import every, submission
 from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, images_of, write_config
@@ -289,8 +290,13 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
 # --- the first bit --------------------------------------------------------------------------------
 
 
-def run_folder(folder: Path, losses: list[float | None], seed: int = 1) -> Subject:
-    log(folder)
+def run_folder(
+    folder: Path,
+    losses: list[float | None],
+    edit: Edit = lambda run: None,
+    seed: int = 1,
+) -> Subject:
+    log(folder, edit)
     write_config(folder, f"seed={seed}")
     records = []
     for number, loss in enumerate(losses):
@@ -314,6 +320,9 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     assert repeat_line(repeat).startswith("not reproduced: ")
     assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
     assert not are_of_one_config(reference, different)
+    resumed = added("run_resumed", 0.5)  # its second loss is the mean of fewer steps
+    different = run_folder(tmp_path / "resumed", [3.0, next_up], resumed)
+    assert first_bit(reference, different).compared == 1
 
 
 def test_a_loss_that_is_no_number_has_no_bits(tmp_path: Path) -> None:
@@ -471,6 +480,11 @@ def test_a_submission_has_its_submitters_name(
     tmp_path: Path, folder: str, name: str
 ) -> None:
     assert compared(log(tmp_path / folder).parent).names == [name]
+
+
+def test_a_log_without_a_submitter_has_the_name_of_its_folder(tmp_path: Path) -> None:
+    path = log(tmp_path / "house/bert", put("submission_org", ""))
+    assert compared(path.parent).names == ["house/bert"]
 
 
 CLICKS = """(() => {
