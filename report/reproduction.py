@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,7 +113,8 @@ def _values(subject: Subject) -> dict[str, float | None]:
     the mean since the one before; one of fewer steps, as the run was resumed between the two, is
     left out."""
     values = {}
-    resumed_steps = [step for run in subject.runs for step in run.resumed_steps]
+    # sorted and searched: a log may name a million
+    resumed_steps = sorted(step for run in subject.runs for step in run.resumed_steps)
     step_before = 0.0
     for record in subject.folder.metrics:
         kind = str(record.get("kind"))
@@ -122,7 +124,8 @@ def _values(subject: Subject) -> dict[str, float | None]:
             values[where] = number(record.get(value))
         if kind == "train":
             step = number(record.get("step")) or 0.0
-            if any(step_before < resumed < step for resumed in resumed_steps):
+            first = bisect_right(resumed_steps, step_before)
+            if first < bisect_left(resumed_steps, step):
                 del values[where]
             step_before = step
     if values or not subject.runs:
