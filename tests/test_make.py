@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.checkout import requirements
+from tests.conftest import write_file
 from tests.rooms import ROOMS
 from tests.waiting import finished
 
@@ -50,9 +51,7 @@ def copy(root: Path, tmp_path: Path) -> Path:
     for room in (*ROOMS, "scripts", "tests"):
         (tmp_path / room).mkdir()
     for name in (*KEPT, *ENVIRONMENTS, *CACHES):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("content")
+        write_file(tmp_path / name, "content")
     (tmp_path / "datasets/linked").symlink_to(tmp_path / "config")
     return tmp_path
 

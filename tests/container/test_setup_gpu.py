@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import write_script
+from tests.conftest import write_file, write_script
 from tests.waiting import finished
 
 DRIVER = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
@@ -44,8 +44,7 @@ def machine(tmp_path: Path) -> Path:
         "nvidia/nccl/lib/libnccl.so.2",
         "nvidia/cuda_runtime/lib/libcudart.so.11.0",
     ):
-        (site / name).parent.mkdir(parents=True)
-        (site / name).write_text(name)
+        write_file(site / name, name)
     write_script(tmp_path / "venv/bin/python", f"echo {site}")
     write_script(tmp_path / "bin/ldconfig", "true")
     return tmp_path

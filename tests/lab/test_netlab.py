@@ -1,12 +1,12 @@
 """Ranks on emulated hosts: every step costs a delay, and no link carries more than its rate."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests import mpi
+from tests.conftest import PROGRAM
 from tests.waiting import finished, output_of
 
 NETLAB = Path(__file__).with_name("netlab.sh")
@@ -27,10 +27,9 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
         pytest.skip("/dev/net/tun expected (for a delay), found none")
     bench = f"bench allreduce --ranks 4 --sizes 4k,1M --passes 1 --json system.results={tmp_path}"
     algorithms = ("--algorithms", ",".join(STEPS))
-    rn50 = Path(sys.executable).with_name("rn50")
     hosts = ("run", "4", str(RATE_MBIT), str(delay_us), "--")
     printed = output_of(
-        [NETLAB, *hosts, rn50, *bench.split(), *algorithms], timeout=300
+        [NETLAB, *hosts, PROGRAM, *bench.split(), *algorithms], timeout=300
     )
     rows = {}
     for row in json.loads(printed)["rows"]:

@@ -33,6 +33,7 @@ from rn50.logging.records import (
     write,
 )
 from rn50.train.checkpoint.file import file_name
+from tests.conftest import PROGRAM
 
 TIME = Stopped(limit="limits.time_s", step=40)
 GIVEN_UP = "none at the stop: it took longer than limits.grace_s or was given up"
@@ -224,5 +225,4 @@ def test_a_command_is_spelt_as_it_can_be_called(
     monkeypatch.chdir(Path(sys.prefix).parent)
     assert Ending("r", next="rn50 x", advice="a").line == "r; a: .venv/bin/rn50 x"
     monkeypatch.chdir(tmp_path)
-    program = str(Path(sys.executable).with_name("rn50"))
-    assert callable_here("rn50 launch") == shlex.join([program, "launch"])
+    assert callable_here("rn50 launch") == shlex.join([str(PROGRAM), "launch"])

@@ -16,7 +16,7 @@ from rn50.launch.job_script import ROOT
 from rn50.launch.launch_plan import LaunchPlan, rank_program
 from rn50.launch.system_description import system_id
 from rn50.logging.records import Failure, write
-from tests.conftest import read_json, refused, write_json
+from tests.conftest import read_json, refused, write_file, write_json
 
 
 def start(folder: Path, code: int) -> None:
@@ -67,8 +67,7 @@ def test_runs_that_have_ended_are_left(
     config = load("smoke", ["seed=1"]).to_yaml()
     for number, status in enumerate(("success", "aborted")):
         out = tmp_path / f"run_{number}"
-        out.mkdir()
-        (out / "config.yaml").write_text(config)
+        write_file(out / "config.yaml", config)
         write_json(out / "result.json", {"status": status})
     assert run_job(tmp_path, runs=2) == EXIT_BAD
     assert capsys.readouterr().out.count("has ended in a start before") == 2
@@ -115,8 +114,7 @@ def test_a_run_in_a_container_is_judged_by_the_libraries_there(
 def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> None:
     run = load("smoke", ["seed=1"]).run
     out = tmp_path / "run_0"
-    out.mkdir()
-    (out / "result_0.txt").write_text("log")
+    write_file(out / "result_0.txt", "log")
     (out / "environment.json").write_text('{"machine": {"operating_system": "Debian"}}')
     keep_log(OpenJob(tmp_path), run, 0)
     system = system_id(run)

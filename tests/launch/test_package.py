@@ -9,7 +9,7 @@ import pytest
 
 from rn50.config.load import load
 from tests.compliance.log_text import good_run, put, vary, write
-from tests.conftest import read_json, write_json
+from tests.conftest import read_json, write_file, write_json
 from tests.faults.file_system import refusing
 
 ENVIRONMENT = {
@@ -26,9 +26,8 @@ def job(tmp_path: Path) -> Path:
     """A job's folder with five runs that differ in their seeds."""
     for number in range(5):
         run = tmp_path / f"job/run_{number}"
-        run.mkdir(parents=True)
         loaded = load("dgxa100_8", [*OVERRIDES, f"seed={number}"])
-        (run / "config.yaml").write_text(loaded.to_yaml())
+        write_file(run / "config.yaml", loaded.to_yaml())
         write_json(run / "environment.json", ENVIRONMENT)
         log = good_run(division="open")
         vary(log, number)

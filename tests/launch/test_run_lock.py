@@ -14,7 +14,7 @@ from rn50.launch import resume
 from rn50.launch.resume import begin_attempt, load_resumed
 from rn50.logging.records import Failure, write
 from rn50.logging.run_folder import RunFolder
-from tests.conftest import logged_keys, write_json
+from tests.conftest import logged_keys, write_file, write_json
 from tests.faults.matrix import ROOT
 from tests.waiting import finished, leave_nothing, rank_process, wait_until
 
@@ -100,9 +100,7 @@ def test_a_rank_that_outlives_its_launcher_is_waited_for(
 
 def a_run(folder: Path, unix_s: int, **result: object) -> Path:
     """What a run leaves, without the bytes: a checkpoint written at `unix_s` and its result."""
-    (folder / "checkpoint").mkdir(parents=True)
-    path = folder / "checkpoint" / "step_0000000020.ckpt"
-    path.write_bytes(b"no checkpoint")
+    path = write_file(folder / "checkpoint/step_0000000020.ckpt", "no checkpoint")
     os.utime(path, (unix_s, unix_s))
     (folder / "config.yaml").write_text("base: smoke\n")
     write_json(folder / "environment.json", {})

@@ -37,7 +37,14 @@ from rn50.logging.parse import read_events
 from rn50.logging.records import Driver, Environment, Result, Submission, write
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
-from tests.conftest import Rn50, in_this_process, read_json, refused, write_json
+from tests.conftest import (
+    Rn50,
+    in_this_process,
+    read_json,
+    refused,
+    write_file,
+    write_json,
+)
 from tests.train.saved import CONFIG, leave_checkpoint
 from tests.waiting import wait_until
 
@@ -359,9 +366,8 @@ def test_system_page_of_a_machine(
 ) -> None:
     """Two sockets of two cores of two threads."""
     for cpu in range(8):
-        topology = tmp_path / f"cpu{cpu}/topology"
-        topology.mkdir(parents=True)
-        (topology / "physical_package_id").write_text(f"{cpu % 4 // 2}\n")
+        path = tmp_path / f"cpu{cpu}/topology/physical_package_id"
+        write_file(path, f"{cpu % 4 // 2}\n")
     memory = SimpleNamespace(total=395997152 << 10)
     release = {"NAME": "CentOS Linux", "PRETTY_NAME": "CentOS Linux 7 (Core)"}
     monkeypatch.setattr("rn50.launch.system_description.CPUS", tmp_path)

@@ -13,9 +13,8 @@ from rn50.launch.run import conclude
 from rn50.logging.records import Verdict
 from rn50.logging.run_folder import RunFolder
 from rn50.report.runs import read_runs
-from tests.conftest import invoke, write_json
+from tests.conftest import GOLDEN_LOG, invoke, write_file, write_json
 
-GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 LEFT = {
     "status": "success",
     "time_to_train_s": 10.5,
@@ -55,13 +54,11 @@ def test_every_place_has_the_verdict_of_log_check(
     cause: str,
 ) -> None:
     folder = tmp_path / "smoke/20261125T120000Z"
-    folder.mkdir(parents=True)
-    log_text = GOLDEN.read_text()
+    log_text = GOLDEN_LOG.read_text()
     for pattern, new in edits:
         log_text, count = re.subn(pattern, new, log_text)
         assert count, pattern
-    log = folder / "result_0.txt"
-    log.write_text(log_text)
+    log = write_file(folder / "result_0.txt", log_text)
     fields = LEFT | result
     write_json(folder / "result.json", fields)
     result = conclude(load("smoke").run, RunFolder(folder), Options())

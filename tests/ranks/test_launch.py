@@ -14,11 +14,10 @@ from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from tests import mpi
-from tests.conftest import Rn50, logged, metrics, read_json, stop_of
+from tests.conftest import GOLDEN_LOG, Rn50, logged, metrics, read_json, stop_of
 from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow
-GOLDEN = Path(__file__).parents[1] / "golden/smoke_result_0.txt"
 BODIES = str(Path(__file__).with_name("rank_bodies.py"))
 
 
@@ -79,7 +78,7 @@ def test_smoke_from_images_to_a_clean_log(
     # Same events, values and order as the log kept in the repository, up to the clock. After an
     # intended change: copy the new result_0.txt over tests/golden/smoke_result_0.txt.
     events = shape(folder / "result_0.txt")
-    golden = shape(GOLDEN)
+    golden = shape(GOLDEN_LOG)
     keys = [key for key, _, _ in golden]
     end = keys.index("block_stop") + 1
     assert events[:end] == golden[:end]

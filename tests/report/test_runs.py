@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -22,7 +21,7 @@ from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train.checkpoint.file import write_checkpoint
-from tests.conftest import invoke, write_json, write_metrics
+from tests.conftest import PROGRAM, invoke, write_json, write_metrics
 from tests.host.test_lock import left, start_holder
 from tests.train.saved import arrays, meta
 from tests.waiting import read_terminal, wait_until
@@ -339,10 +338,9 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 def on_terminal(columns: int, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     """`rn50 runs` on a terminal, and the descriptor of what it shows."""
     size = {"COLUMNS": str(columns), "LINES": "24", "TERM": "xterm"}
-    program = Path(sys.executable).with_name("rn50")
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [program, "runs", *arguments], stdout=follower, env=os.environ | size
+        [PROGRAM, "runs", *arguments], stdout=follower, env=os.environ | size
     )
     os.close(follower)
     return process, leader

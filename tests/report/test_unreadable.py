@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rn50.logging.records import Failure, write
-from tests.conftest import ROOT, in_this_process
+from tests.conftest import GOLDEN_LOG, in_this_process
 from tests.report.test_runs import STOPPED, make_run, only
 
 FILES = (
@@ -39,7 +39,7 @@ COMMANDS = (
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = make_run(tmp_path / "smoke/20261122T125959Z", STOPPED)
-    shutil.copy(ROOT / "tests/golden/smoke_result_0.txt", folder / "result_0.txt")
+    shutil.copy(GOLDEN_LOG, folder / "result_0.txt")
     write(folder / "failure_0.json", Failure(0, "h", "start", 0, "why"))
     for name in ("origins.json", "timeline.json", "ranks.json", "confusions.json"):
         (folder / name).write_text("{}")

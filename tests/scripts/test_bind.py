@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rn50.train.process_info import LAUNCHED_BY, RankVariables
+from tests.conftest import write_file
 from tests.waiting import finished
 
 TOPOLOGIES = Path(__file__).resolve().parent.parent / "golden" / "topologies"
@@ -17,8 +18,7 @@ CHOICE = re.compile(
 
 
 def put(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{content}\n")
+    write_file(path, f"{content}\n")
 
 
 def build(name: str, root: Path) -> Path:
