@@ -225,7 +225,7 @@ def in_this_process(
 
 
 def invoke(*arguments: object, **options: Any) -> Result:
-    """What comes of a command, also an error that nobody foresaw."""
+    """The result of a command in this process, which holds what it printed and raised."""
     from rn50.cli.main import app
 
     return CliRunner().invoke(app, list(map(str, arguments)), **options)

@@ -389,9 +389,9 @@ def test_each_run_has_a_name_of_its_own(
     names = ["quick/T/run_0", "smoke/\x1b", "trial_1/quick/T", "trial_2/quick/T"]
     for name in names:
         write_metrics(tmp_path / name, [record])
-    found = read_runs([tmp_path, tmp_path / "smoke/../trial_1"])
-    assert [run.name for run in found.runs] == names
-    assert "\nsmoke/\\x1b,train,0.0,,3\n" in to_csv(found.runs)
+    runs = read_runs([tmp_path, tmp_path / "smoke/../trial_1"]).runs
+    assert [run.name for run in runs] == names
+    assert "\nsmoke/\\x1b,train,0.0,,3\n" in to_csv(runs)
     monkeypatch.setattr(os, "scandir", Mock(side_effect=OSError))
     assert read_runs([tmp_path / "quick/T/run_0"]).unread
 
