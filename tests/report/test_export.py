@@ -18,10 +18,12 @@ import pytest
 from PIL import Image
 from scipy.special import softmax
 
+from rn50.config.layout import with_ranks
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.config.schema import Data
 from rn50.data.dataset import photo_names
+from rn50.launch.evaluation import _config_of
 from rn50.logging.records import Confusions, read
 from rn50.logging.run_folder import RunFolder
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
@@ -36,6 +38,7 @@ from tests.conftest import (
     refused,
     write_metrics,
 )
+from tests.report.conftest import write_config
 from tests.waiting import finished
 
 TAGS = {
@@ -131,6 +134,14 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     scores = evaluated(rn50, moved, *overrides, "--ranks=1")
     assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate.*"))
+
+
+def test_an_evaluation_sums_no_gradients(tmp_path: Path) -> None:
+    """A grid of four ranks is scored on one."""
+    write_config(tmp_path, "system.ranks_per_node=4", "comm.algorithm=torus_2d")
+    checkpoint = Mock(path=tmp_path / "checkpoint/best.ckpt")
+    run = _config_of(checkpoint, with_ranks([], 1)).run
+    assert (run.system.world_size, run.comm.algorithm) == (1, "auto")
 
 
 @pytest.mark.slow
