@@ -10,6 +10,7 @@ data. To the launcher: who this rank is, then `place` with `line` and `activity`
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import select
@@ -19,6 +20,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from ..host.errors import UserError
@@ -194,7 +196,7 @@ class HeartbeatClient:
 def main_thread() -> Line:
     """The place of the main thread: the innermost line of this package, and whether an engine has
     it (MXNet, Horovod)."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _frames().get(threading.main_thread().ident or 0)
     in_engine = frame is not None and any(
         name in frame.f_code.co_filename for name in _ENGINES
     )
@@ -205,3 +207,14 @@ def main_thread() -> Line:
             return Line(f"{file}:{frame.f_lineno} {code.co_name}", in_engine)
         frame = frame.f_back
     return Line("outside rn50")
+
+
+def _frames() -> dict[int, FrameType]:
+    """The innermost frame of each thread. No garbage is collected meanwhile: until 3.11.8 Python
+    does so under the lock with which threads start and end, and a finalizer there lets the thread
+    run that waits for this lock with the GIL, for ever (python/cpython#106883)."""
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        gc.enable()

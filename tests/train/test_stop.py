@@ -211,6 +211,28 @@ def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
     looking.join()
     functions = {re.sub(r":\d+ ", " ", str(line)) for line in lines}
     assert {
-        "train/heartbeat.py main_thread",
+        "train/heartbeat.py _frames",
         "train/host_reads.py counts (in an engine)",
     } <= functions
+
+
+def test_a_look_at_the_main_thread_collects_no_garbage() -> None:
+    """Else a thread that starts meanwhile may stop the whole process. A thread's frame is made when
+    it is asked for first."""
+    collecting: list[str] = []
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        collecting.append(sys._getframe(1).f_code.co_name)
+
+    over = threading.Event()
+    waiting = [threading.Thread(target=over.wait) for _ in range(10)]
+    for thread in waiting:
+        thread.start()
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(note)
+    gc.set_threshold(1)
+    main_thread()
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(note)
+    over.set()
+    assert "_frames" not in collecting
