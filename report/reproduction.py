@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..config.image_set import SYNTHETIC
 from ..config.leaves import flatten
@@ -69,18 +69,17 @@ def first_bit(subject: Subject, reference: Subject) -> Repeat:
     ours = _values(subject)
     theirs = _values(reference)
     shared = [
-        where
-        for where in ours
-        if where in theirs and {ours[where], theirs[where]} != {None}
+        key for key in ours if key in theirs and {ours[key], theirs[key]} != {None}
     ]
     recorded = str(reference.path)
     compared = len(shared)
     if not shared:
         return Repeat(recorded, compared, "no loss or accuracy that both have")
-    for where in shared:
+    for key in shared:
         # JSON keeps every bit of a float, so equal numbers are equal bits
-        if ours[where] != theirs[where]:
-            values = f"{ours[where]!r} against {theirs[where]!r}"
+        if ours[key] != theirs[key]:
+            where, _ = key
+            values = f"{ours[key]!r} against {theirs[key]!r}"
             sentence = f"first bitwise difference: {show(where)}, {values}"
             return Repeat(recorded, compared, sentence, same=False)
     sentence = f"the same in every bit of {compared} losses and accuracies"
@@ -108,30 +107,20 @@ def without_places(config: Loaded) -> JsonObject:
     }
 
 
-def _values(subject: Subject) -> dict[str, float | None]:
-    """All losses and accuracies by where they are: from the metrics, else from the log. A loss is
-    the mean since the one before; one of fewer steps, as the run was resumed between the two, is
-    left out."""
+def _values(subject: Subject) -> dict[tuple[str, Any], float | None]:
+    """All losses and accuracies by where they are and, of a mean, of how many steps it is: from the
+    metrics, else from the log."""
     values = {}
-    # sorted and searched: a log may name a million
-    resumed_steps = sorted(step for run in subject.runs for step in run.resumed_steps)
-    step_before = 0.0
     for record in subject.folder.metrics:
         kind = str(record.get("kind"))
         if kind in _COMPARED:
             label, place_key, value = _COMPARED[kind]
             where = f"{label} {show(record.get(place_key))}"
-            values[where] = number(record.get(value))
-        if kind == "train":
-            step = number(record.get("step")) or 0.0
-            first = bisect_right(resumed_steps, step_before)
-            if first < bisect_left(resumed_steps, step):
-                del values[where]
-            step_before = step
+            values[where, record.get("steps")] = number(record.get(value))
     if values or not subject.runs:
         return values
     return {
-        f"accuracy of epoch {show(evaluation.epoch)}": evaluation.accuracy
+        (f"accuracy of epoch {show(evaluation.epoch)}", None): evaluation.accuracy
         for evaluation in subject.runs[0].evaluations
     }
 

@@ -19,7 +19,7 @@ from ..config import benchmark
 from ..host.finding import number, printable
 from ..host.reading import JsonObject
 from ..logging.events import Event
-from ..logging.run_time import RESUMED, RunTime, Shares, run_time
+from ..logging.run_time import RunTime, Shares, run_time
 
 MISSING = "-"
 _MAX_SHOWN = 200
@@ -60,8 +60,6 @@ class RunSummary(NamedTuple):
     reached: Evaluation | None
     """The first evaluation at or above the target while the clock ran."""
     time: RunTime
-    resumed_steps: tuple[float, ...]
-    """The steps after which the run was resumed."""
 
     @property
     def time_to_train_s(self) -> float | None:
@@ -132,9 +130,6 @@ def summarise(run: LoggedRun, target: float) -> RunSummary:
         evaluations=tuple(run.curve),
         reached=next(at_target, None),
         time=run_time(run.events),
-        resumed_steps=tuple(
-            number(event.value) or 0.0 for event in run.events if event.key == RESUMED
-        ),
     )
 
 

@@ -185,7 +185,7 @@ def log_point(trainer: Trainer, point: LogPoint) -> None:
     scaler = trainer.model.updater.scaler
     loss = loss_sum / (point.steps * settings.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
-    trainer.log.train(point.step, loss, settings, scale)
+    trainer.log.train(point.step, point.steps, loss, settings, scale)
     if trainer.norms is not None:
         trainer.log.norms(point.step, trainer.norms.take())
     trainer.log.step_times(point.step, trainer.times.log_point())

@@ -90,12 +90,18 @@ class RunLog:
         self._say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def train(
-        self, step: int, loss: float, settings: Settings, loss_scale: float | None
+        self,
+        step: int,
+        steps: int,
+        loss: float,
+        settings: Settings,
+        loss_scale: float | None,
     ) -> None:
         """A log point: the mean loss over all ranks since the last one.
 
         Args:
             step: the last of the interval.
+            steps: how many the interval has: fewer after a resume within it.
             loss: the mean.
             settings: of the step.
             loss_scale: where it is dynamic.
@@ -117,6 +123,7 @@ class RunLog:
         context.metrics.write(
             "train",
             step=step,
+            steps=steps,
             epoch=epoch,
             loss=loss,
             images_per_s=images / interval_s,
