@@ -31,6 +31,8 @@ from .checkpoint.file import read_checkpoint
 from .checkpoint.resume import check_config
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
+from .mxnet_import import load_library
+from .mxnet_package import library
 from .process_info import ProcessInfo, read_process_info
 from .seeding import draw_seed
 from .stopping import AllRanksError, Cause
@@ -125,8 +127,10 @@ def run_rank(
 def _train(context: RunContext) -> None:
     context.begin_connecting()
     with context.timeline.span("load MXNet and Horovod"):
+        if path := library():
+            load_library(path)
+        faulthandler.enable()  # a crash ends the process; MXNet's own handlers can hang
         from .run import train_and_evaluate
-    faulthandler.enable()  # a crash ends the process; MXNet's and MPI's own handlers can hang
     train_and_evaluate(context)
 
 

@@ -96,6 +96,15 @@ def load_cuda(folder: Path) -> None:
         )
 
 
+def load_library(path: Path) -> None:
+    """Load MXNet's library, which takes the signals of a crash, as `import mxnet` will. Threads may
+    call it side by side."""
+    import ctypes
+
+    load_cuda(path.parent)
+    ctypes.CDLL(str(path))
+
+
 @contextmanager
 def stand_ins() -> Iterator[None]:
     """No SciPy, no ONNX, and `distutils.version` with the two classes that MXNet imports from it. A

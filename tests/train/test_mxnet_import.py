@@ -1,5 +1,6 @@
 """MXNet imports without SciPy and setuptools and over any NumPy, and leaves them as they were."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,27 @@ def test_a_python_without_rn50_loads_mxnet_and_prints_nothing_else(
     code = "import sys, mxnet as mx; print(mx.__version__); assert 'rn50' not in sys.modules"
     done = finished([sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)})
     assert (done.stdout, done.stderr) == ("1.9.1\n", "")
+
+
+CRASH = """
+import os, signal, sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from rn50.train import __main__ as rank
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "mxnet.gluon":
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+sys.meta_path.insert(0, Finder())
+timeline = SimpleNamespace(span=nullcontext)
+rank._train(SimpleNamespace(begin_connecting=dict, timeline=timeline))
+"""
+
+
+def test_a_crash_while_mxnet_loads_ends_the_rank() -> None:
+    """MXNet's own handler would run what is to run at a usual exit, and might wait for a lock."""
+    done = finished([sys.executable, "-c", CRASH])
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr

@@ -1,0 +1,40 @@
+"""MPI starts beside other threads: no transport that it has may change their code."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import mpi
+from tests.waiting import output_of
+
+BODY = Path(__file__).with_name("connection_body.py")
+TRANSPORTS = {
+    "mca_btl_ofi": {"OMPI_MCA_btl": "^openib"},
+    "mca_mtl_ofi": {"OMPI_MCA_pml": "cm", "OMPI_MCA_mtl": "ofi"},
+    "mca_pml_ucx": {
+        "OMPI_MCA_pml": "ucx",
+        "OMPI_MCA_opal_common_ucx_tls": "any",
+        "OMPI_MCA_opal_common_ucx_devices": "any",
+    },
+    "libmpi": {},
+}
+"""A library of the installed Open MPI -> what has it used here, against Debian's own settings."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(mpi.LAUNCHER != "mpirun", reason="settings of Open MPI")
+@pytest.mark.parametrize("has_adapter", [False, True])
+@pytest.mark.parametrize("library", TRANSPORTS)
+def test_an_mpi_changes_code_only_before_other_threads_run(
+    library: str, has_adapter: bool
+) -> None:
+    mpirun = ["mpirun", "--allow-run-as-root", "-np", "1"]
+    command = [*mpirun, sys.executable, str(BODY), str(int(has_adapter))]
+    answer = json.loads(output_of(command, env=os.environ | TRANSPORTS[library]))
+    if library not in answer["libraries"]:
+        pytest.skip(f"no {library} in this Open MPI")
+    changes = has_adapter and library != "libmpi"
+    assert bool(answer["changed"]) == changes, answer["changed"]
