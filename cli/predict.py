@@ -142,7 +142,7 @@ class Request:
         # a recipe's later batches would not be the one that is tried
         arguments = self.arguments and [*self.arguments, "batch.changes=[]"]
         job = replace(self, arguments=arguments, batch=batch).job()
-        return replace(job, epochs=self.choices.get("epochs"))
+        return replace(job, epochs=self.choices.get("epochs"), last_epoch=None)
 
     def _of_system(self, name: str) -> PredictedJob:
         """A batch on a machine, in a precision that it has."""

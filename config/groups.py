@@ -25,7 +25,8 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
         sizes_bytes: size of every gradient, first layer first.
 
     Raises:
-        ValueError: unknown rule, or explicit sizes that do not add up to the number of tensors.
+        ValueError: unknown rule, or explicit sizes that do not add up to the number of tensors; it
+            says what was expected.
     """
     ALLOWED.check(rule)
     # checked: so the brackets are there or not, and hold numbers
@@ -56,8 +57,7 @@ def _cubic_bounds(sizes: Sequence[int], factor: int) -> list[int]:
 def _explicit_bounds(tensors: int, counts: Sequence[int]) -> list[int]:
     if sum(counts) != tensors:
         raise ValueError(
-            f"sizes that add up to the network's {tensors} tensors expected, "
-            f"found {'+'.join(map(str, counts))} = {sum(counts)}"
+            f"sizes that add up to the network's {tensors} tensors (not to {sum(counts)})"
         )
     return [tensors - grouped for grouped in accumulate(counts)]
 

@@ -91,6 +91,8 @@ class PredictedJob:
     ruleset: str = "4.0.0"
     period: int = EVAL_PERIOD_EPOCHS
     offset: int | None = None
+    last_epoch: int | None = None
+    """The epoch with which a config's run ends, if it has not reached the target."""
     bn_average: bool = True
 
     @property
@@ -114,7 +116,13 @@ class PredictedJob:
             gpus=gpus,
             segments=_one_batch(gpus, batch),
             plan=at_size(self.plan, self.system, gpus),
+            last_epoch=self.last_epoch if gpus == self.gpus else None,
         )
+
+    def stop_epoch(self, needed_epochs: float) -> int:
+        """The epoch with which a run ends that needs so many to the target."""
+        epoch = stop_epoch(needed_epochs, self.period, self.offset)
+        return epoch if self.last_epoch is None else min(epoch, self.last_epoch)
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,7 @@ class Prediction:
     epochs: float
     needed: Epochs
     """What published runs needed, before the next evaluation."""
+    epochs_interval: tuple[float, float]
     evaluations: int
     step_interval_s: tuple[float, float]
     time_interval_s: tuple[float, float]
@@ -210,7 +219,7 @@ class Prediction:
             ],
             "epochs": self.epochs,
             "epochs_needed": round(self.needed.expected, 2),
-            "epochs_interval": [round(value, 1) for value in self.needed[1:]],
+            "epochs_interval": self.epochs_interval,
             "evaluations": self.evaluations,
             "steps_per_epoch": self.phases[0].steps_per_epoch,
             "global_batch_size": self.job.global_batch_size,
@@ -277,9 +286,8 @@ def job_of_system(
     Raises:
         UserError: the numbers make no run.
     """
-    if gpus > MAX_GPUS:
-        raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
-    if gpus * batch > IMAGENET_TRAIN_SAMPLES:
+    _check_gpus(gpus)
+    if not gpus <= gpus * batch <= IMAGENET_TRAIN_SAMPLES:
         raise UserError(
             f"--batch-per-gpu: 1 to {IMAGENET_TRAIN_SAMPLES // gpus} on {gpus} GPUs expected (the "
             f"training set holds {IMAGENET_TRAIN_SAMPLES} images), found {batch}"
@@ -293,6 +301,11 @@ def job_of_system(
     segments = _one_batch(gpus, batch)
     plan = what_if(plan_own(system, gpus, mpi), system, gpus, algorithm, groups)
     return _checked(PredictedJob(name, system, gpus, segments, plan, **choices))
+
+
+def _check_gpus(gpus: int) -> None:
+    if not 1 <= gpus <= MAX_GPUS:
+        raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
 
 
 def _one_batch(gpus: int, batch: int) -> tuple[Segment, ...]:
@@ -336,6 +349,9 @@ def job_of_config(
         and len(segments) == 1
         and run.eval.target == TARGET_ACCURACY
     )
+    last_epoch = plan.eval_epochs[-1]
+    if run.limits.epochs is not None:
+        last_epoch = min(last_epoch, run.limits.epochs)
     communication = plan_of_any(run, mpi)
     job = PredictedJob(
         name=run.system.name,
@@ -343,11 +359,12 @@ def job_of_config(
         gpus=plan.ranks,
         segments=tuple(segments),
         plan=what_if(communication, run.system, plan.ranks, algorithm, groups),
-        epochs=None if converges else float(plan.eval_epochs[-1]),
+        epochs=None if converges else float(last_epoch),
         precision=precision_of(run, run.system),
         ruleset=run.ruleset,
         period=run.eval.period,
         offset=run.eval.offset,
+        last_epoch=last_epoch,
         bn_average=run.eval.bn_stats != "local",
     )
     return _checked(replace(job, **choices))
@@ -371,8 +388,9 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
     points are those of whole nodes, so `job_of_config` takes `system` beside it. Raises UserError:
     a number of GPUs that fills no whole nodes."""
     ranks = run.system.world_size if gpus is None else gpus
+    _check_gpus(ranks)
     per_node = min(ranks, system.ranks_per_node)
-    if ranks > MAX_GPUS or ranks % per_node:
+    if ranks % per_node:
         raise UserError(
             f"--gpus: a multiple of {per_node} (a node) expected, found {ranks}"
         )
@@ -399,14 +417,11 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
     epochs = job.epochs
     if epochs is not None:
         needed = Epochs(epochs, epochs, epochs)
+        epochs_interval = (epochs, epochs)
     else:
         needed = epochs_to_target(job.global_batch_size, job.ruleset)
-        epochs = float(stop_epoch(needed.expected, job.period, job.offset))
-        if epochs > MOST_EPOCHS:
-            raise UserError(
-                f"eval.period: an evaluation after {needed.expected:g} to {MOST_EPOCHS:,} epochs "
-                f"expected, found the first after {epochs:g}"
-            )
+        epochs, low, high = (float(job.stop_epoch(value)) for value in needed)
+        epochs_interval = (low, high)
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
     run = train_time(
@@ -427,6 +442,7 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         run=run,
         epochs=epochs,
         needed=needed,
+        epochs_interval=epochs_interval,
         evaluations=evals,
         step_interval_s=(step.total_s / spread, step.total_s * spread),
         time_interval_s=_time_interval_s(run, sigma, needed, run.training_s / epochs),
@@ -537,8 +553,9 @@ def _checked(job: PredictedJob) -> PredictedJob:
         raise UserError(refusal)
     if job.epochs is not None and not 1 <= job.epochs <= MOST_EPOCHS:
         raise UserError(f"--epochs: 1 to {MOST_EPOCHS} expected, found {job.epochs:g}")
+    rule = job.plan.groups
     try:
-        gradient_groups(job.plan.groups, [1] * RESNET50_TENSORS)
+        gradient_groups(rule, [1] * RESNET50_TENSORS)
     except ValueError as error:
-        raise UserError(f"--groups: {error}") from None
+        raise UserError(f"--groups: {error} expected, found {rule}") from None
     return job

@@ -19,7 +19,7 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str, str]]:
     """Name, prediction, 90 % interval, what it is."""
     step_low, step_high = (value * 1e3 for value in answer.step_interval_s)
     step = f"{answer.step.total_s * 1e3:.2f} ms"
-    epochs = "{:.0f} to {:.0f}".format(*answer.needed[1:])
+    epochs = "{:g} to {:g}".format(*answer.epochs_interval)
     groups = f"of each rank a step, in groups by {answer.job.plan.groups}"
     if answer.job.plan.groups_by == "what-if":
         groups += ", a what-if"
@@ -57,6 +57,9 @@ def _why_epochs(answer: Prediction) -> str:
     if answer.job.epochs is not None:
         return "given"
     note = f"published runs needed {answer.needed.expected:.1f}"
+    last_epoch = answer.job.last_epoch
+    if last_epoch is not None and last_epoch < answer.needed.expected:
+        return f"{note}; the run ends here"
     if answer.job.offset is None:
         return note
     return f"{note}; the config evaluates every {answer.job.period}"

@@ -76,7 +76,8 @@ def test_a_config_is_answered_with_where_the_time_goes(rn50: Rn50) -> None:
 
 
 def test_the_epochs_of_a_config_wait_for_its_next_evaluation(rn50: Rn50) -> None:
-    config = "dgxh100_8 system.nodes=16 batch.per_rank=256"
+    size = "system.nodes=16 batch.per_rank=256"
+    config = f"dgxh100_8 {size} schedule.length=90epochs"
     machine = "--system dgxh100 --gpus 128 --batch-per-gpu 256"
     epochs = []
     for options in (config, machine):

@@ -89,5 +89,5 @@ def test_an_unknown_rule_is_refused(rule: str) -> None:
 def test_explicit_sizes_are_taken_as_they_are() -> None:
     groups = gradient_groups("explicit(3,21,57,80)", [4] * 161)
     assert groups == gradient_groups("cubic(3)", [4] * 161)
-    with pytest.raises(ValueError, match=r"161 tensors expected, found 3\+21 = 24"):
+    with pytest.raises(ValueError, match=r"161 tensors \(not to 24\)"):
         gradient_groups("explicit(3,21)", [4] * 161)

@@ -57,7 +57,7 @@ def lay_out_gradients(
     try:
         groups = gradient_groups(rule, sizes)
     except ValueError as error:
-        raise UserError(f"comm.groups: {error}") from None
+        raise UserError(f"comm.groups: {error} expected, found {rule}") from None
     # The rule counts all tensors, as Fujitsu's does: 3, 21, 57, 80 of 161, batch norm among them.
     members = [[i for i in numbers if types[i] == common] for numbers in groups]
     rest = [i for i in range(len(types)) if types[i] != common]
