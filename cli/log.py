@@ -144,7 +144,7 @@ def _print_summary(summary: JsonObject, check: Check, run_s: float | None) -> No
     if summary["benchmark"] == BENCHMARK:
         rows += [
             ("epochs", with_unit(summary["epochs"], "", 0)),
-            ("top-1 accuracy", accuracy),
+            ("last top-1 accuracy", accuracy),
             ("training rate", with_unit(summary["images_per_s"], "images/s", 1)),
         ]
     for part, part_s in (summary["clock"] or {}).items():
@@ -263,10 +263,12 @@ def log_score(
         for check in without_score:
             for line in check_lines(check):
                 say(line)
+    if not scores:
+        say_aside("no score: a folder of logs expected")
     missing = [score for score in scores if score.score_min is None]
     verdicts = [score.verdict for score in scores]
     verdicts += [check.verdict for check in without_score]
-    exit_bad_if(missing or not all(map(is_valid, verdicts)))
+    exit_bad_if(missing or not scores or not all(map(is_valid, verdicts)))
 
 
 @log_app.command("rules")

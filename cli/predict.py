@@ -373,8 +373,10 @@ def calibrate(
 
     sources = [find_source(run) for run in runs]
     machines = [source.run.system for source in sources if source.run]
-    if system or not machines:
-        machines = [load_system(system or "local")]
+    if system:
+        machines = [load_system(system)]
+    if not machines:
+        raise UserError("--system: the machine of a log expected, found none")
     base = machines[0]
     precision = common_precision(sources, base, precision)
     measured = [read_measurement(source) for source in sources]

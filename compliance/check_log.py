@@ -251,11 +251,11 @@ def _explaining(findings: tuple[Finding, ...]) -> Finding | None:
 
 
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
-    """One sentence: what explains the worst finding (and whether that is about the image set
-    alone), else how the run ended."""
+    """One sentence: what explains the worst finding (and whether both counts of the image set are
+    all that is wrong), else how the run ended."""
     if worst := _explaining(findings):
-        reasons = (f.name for f in findings if f.severity in (ERROR, POLICY))
-        if _ON_THE_SET.issuperset(reasons):
+        reasons = {f.name for f in findings if f.severity in (ERROR, POLICY)}
+        if reasons == _ON_THE_SET:
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
         return worst.message
     sentence = "complete run"

@@ -443,7 +443,10 @@ def _rcp_reached(config: ConfigUnderCheck) -> Violations:
         why = f"evaluated last after epoch {last}, {accepts}"
         is_cut = last < config.plan.eval_epochs[-1]
         key = "limits.epochs" if is_cut else "schedule.length"
-        yield config.violation(key, f"{math.ceil(reference.mean)} epochs or more", why)
+        evaluation = config.run.eval
+        epoch = math.ceil(reference.minimum)
+        epoch += (evaluation.offset - (epoch - 1)) % evaluation.period
+        yield config.violation(key, f"{epoch} epochs or more", why)
 
 
 @config_rule(

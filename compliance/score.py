@@ -103,8 +103,10 @@ def score_checks(judged: Sequence[Check]) -> Score:
     *checks, folder_check = judged
     folder = folder_check.path
     ruleset = newest(checks)
-    divisions = (check.run.division for check in checks if check.run)
-    division = next(filter(None, divisions), None)
+    divisions = [check.run.division for check in checks if check.run]
+    # as of a submission (`Submission.closed`)
+    is_closed = "closed" in divisions
+    division = "closed" if is_closed else next(filter(None, divisions), None)
     runs, mean_min = _olympic([run_score(check) for check in checks])
     rcp = judge_convergence(checks)
     factor = 1.0 if rcp is None else rcp.factor

@@ -50,6 +50,7 @@ def all_keys() -> tuple[Key, ...]:
 def find_keys(query: str) -> list[Key]:
     """The keys that a word means: a section with its keys, or those with the word in their paths.
     Raises UserError: none."""
+    query = query.replace("[]", "")
     keys = [(key.path.replace("[]", ""), key) for key in all_keys()]
     within = [key for path, key in keys if is_within(path, query)]
     named = within or [key for path, key in keys if query in path]

@@ -74,6 +74,10 @@ def test_wrong_input_is_the_commands_error(tmp_path: Path) -> None:
         rn50.read_run(tmp_path / "none")
     with refused("CONFIG"):
         rn50.predict()
+    with refused("--gpus: 1 to 1048576 expected, found 0"):
+        rn50.predict("abci_2048_open", gpus=0)
+    with refused("--batch-per-gpu: 1 to 160145 on 8 GPUs expected .* found -5"):
+        rn50.predict(system="dgx1", gpus=8, batch_per_gpu=-5)
     with refused("a new folder expected"):
         rn50.launch("smoke", out=tmp_path)
 

@@ -112,6 +112,17 @@ def test_what_breaks_a_rule_is_found(tmp_path: Path, case: tuple[str, ...]) -> N
     assert severities(opened, rule) == {in_open}
 
 
+def test_the_length_that_is_asked_for_will_do() -> None:
+    """Epochs 34 and 38 are evaluated; the RCP test accepts from 34.31."""
+    (finding,) = (
+        f for f in check("dgxa100_8", "eval.offset=1").findings if f.id == "MLP753"
+    )
+    assert "expected 38 epochs or more" in finding.message
+    length = "schedule.length=38 epochs"
+    longer = check("dgxa100_8", "eval.offset=1", length)
+    assert not severities(longer, "shorter-than-reference")
+
+
 def severities(checked: ConfigCheck, rule: str) -> set[str]:
     return {f.severity for f in checked.findings if f.name == rule}
 

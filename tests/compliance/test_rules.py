@@ -593,6 +593,20 @@ def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
         assert check.verdict in ("POLICY", "FAIL")
 
 
+def test_copies_by_ranks_are_no_equal_accuracies(tmp_path: Path) -> None:
+    run = good_run()
+    ranks(run)
+    found = {finding.name for finding in checked(tmp_path, run).findings}
+    assert "copied-records" in found
+    assert "unlikely-accuracy" not in found
+
+
+def test_one_count_alone_is_not_another_image_set(tmp_path: Path) -> None:
+    run = good_run()
+    put("eval_samples", 49999)(run)
+    assert checked(tmp_path, run).cause.endswith("expected 50000")
+
+
 @pytest.mark.parametrize("ruleset", FROM_070)
 def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> None:
     """Ours fails where the official checker fails. (The nesting of 0.6.0 is left to that.)"""

@@ -616,6 +616,14 @@ def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
     scored = json.loads(invoke("log", "score", "--json", bad).stdout)
     assert (scored["verdict"], scored["cause"]) == ("FAIL", whole(bad).cause)
     assert scored["score_min"] is not None
+    log = good / "result_0.txt"
+    done = invoke("log", "score", log)
+    assert done.exit_code == 1  # a log has no score
+
+
+def test_a_submission_with_a_closed_log_is_closed(tmp_path: Path) -> None:
+    edits = {0: put("submission_division", "open")}
+    assert score_folder(submission(tmp_path, edits)).division == "closed"
 
 
 def claim(**metadata: object) -> Edit:

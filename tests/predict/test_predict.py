@@ -1,7 +1,6 @@
 """Predictions: the two runs that must be met, intervals, configs, calibration from runs."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
