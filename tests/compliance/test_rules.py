@@ -596,9 +596,9 @@ def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
 def test_copies_by_ranks_are_no_equal_accuracies(tmp_path: Path) -> None:
     run = good_run()
     ranks(run)
-    found = {finding.name for finding in checked(tmp_path, run).findings}
-    assert "copied-records" in found
-    assert "unlikely-accuracy" not in found
+    names = {finding.name for finding in checked(tmp_path, run).findings}
+    assert "copied-records" in names
+    assert "unlikely-accuracy" not in names
 
 
 def test_one_count_alone_is_not_another_image_set(tmp_path: Path) -> None:

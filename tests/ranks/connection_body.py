@@ -23,13 +23,13 @@ def codes() -> dict[str, bytes]:
 if __name__ == "__main__":
     has_adapter = bool(int(sys.argv[1]))
     connection._has_adapter = lambda: has_adapter  # type: ignore[assignment]
-    before = codes()
+    original = codes()
     joining = connection.Connection(load("smoke").run, Timeline(0), over_mpi=True)
     joining.begin()
     at_once = codes()
     joining.wait()
     after = codes()
-    changed = [name for name in HOOKED if before[name] != after[name]]
+    changed = [name for name in HOOKED if original[name] != after[name]]
     assert not has_adapter or at_once == after
     libraries = Path("/proc/self/maps").read_text()
     print(json.dumps({"changed": changed, "libraries": libraries}), flush=True)
