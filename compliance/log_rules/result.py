@@ -368,7 +368,9 @@ def _off(accuracy: float, images: int) -> float:
 def likely_accuracies(run: LoggedRun) -> Violations:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6. (Of copies, as
     of ranks, the first counts.)"""
-    evaluations = [evaluation for evaluation in _fractions(run) if evaluation in run.curve]
+    evaluations = [
+        evaluation for evaluation in _fractions(run) if evaluation in run.curve
+    ]
     accuracies = [evaluation.accuracy for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations[:-2]):
         if len(set(accuracies[index : index + 3])) == 1:
