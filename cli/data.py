@@ -220,8 +220,9 @@ def data_stage(
     if rank:
         return
     if remove:
+        was_there = os.path.lexists(to)
         stage.remove(source, to)
-        say(f"{to}: removed")
+        say(f"{to}: {'removed' if was_there else 'nothing was there'}")
     else:
         show_mb = track("copying MB")
 

@@ -190,6 +190,8 @@ def _meant(line: str) -> str:
 
     if "did you mean" in line.lower():
         return ""
+    # in front of it stands the command, whose words are no paths
+    line = re.sub(r"^rn50 [\w -]+: ", "", line)
     for argument in sys.argv[1:]:
         # an option's name is no path
         if argument.startswith("-") and "=" not in argument:

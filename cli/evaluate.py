@@ -121,7 +121,7 @@ def evaluate(
 
 def _say_scores(scores: JsonObject) -> None:
     for run in scores.get("runs", [scores]):
-        trained = f"step {run['step']}, {run['epochs']} epochs trained"
+        trained = f"step {run['step']}, {run['epochs']:g} epochs trained"
         say(f"{run['checkpoint']}: {trained}")
         _say_counts(run)
         _say_whether_as_recorded(run)
@@ -208,6 +208,6 @@ def _say_whether_as_recorded(score: JsonObject) -> None:
     if score["as_recorded"]:
         say("the same as the run recorded")
     elif recorded is None:
-        say("the run recorded no such evaluation of these weights")
+        say("the checkpoint has no such evaluation of its weights")
     else:
         say(f"the run recorded {recorded:.5f} ({round(recorded * total)} of {total})")

@@ -187,6 +187,9 @@ def _to_go_on(
         target = "FOLDER"
         advice = f"if it was moved, {GO_ON}"
     elif _newest_checkpoint(folder) is None:
+        # such as a disk that was full before the run began
+        if not RunFolder(folder).config.is_file():
+            return Ending(reason, folder)
         advice = START_AGAIN
         verb = LAUNCH
         keys = recorded.RUN

@@ -246,7 +246,7 @@ def _report(
     return {
         "checkpoint": str(checkpoint.path),
         "step": checkpoint.meta.step,
-        "epochs": checkpoint.meta.state.epochs_trained,
+        "epochs": build_plan(recorded_run(checkpoint)).epoch_at(checkpoint.meta.step),
         "ranks": ranks,
         **counts,
         "recorded_accuracy": recorded,

@@ -27,6 +27,7 @@ from ..train.checkpoint.folder import (
     checkpoints_of_run,
     newest_checkpoint,
     newest_expected,
+    refuse_job,
     remove_after,
 )
 from ..train.checkpoint.resume import check_config, recorded_run, resumed_config
@@ -51,6 +52,7 @@ def load_resumed(
     source = folder.config
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
+    refuse_job(folder.path)
     folder.check_free()
     if folder.is_to_conclude:
         return folder.path, load_recorded(source, overrides, keys=())

@@ -228,7 +228,8 @@ def close_result(out: RunFolder, run: Run, ending: Ending) -> None:
     result = out.read_result() or Result(FAILED, seed=run.seed)
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
         write(out.result, ending.recorded(result))
-    try_report(out)
+    if out.log.is_file():
+        try_report(out)
 
 
 def announce(plan: LaunchPlan, out: RunFolder, manifest: Manifest) -> None:

@@ -70,6 +70,7 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     ):
         assert _meant(error) == ""
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
+    assert _meant("rn50 lunch: Invalid value") == ""  # the command itself
 
 
 def benched(rn50: Rn50, options: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     (folder / "metrics.jsonl").write_text(
         "\n".join(map(json.dumps, lines)) + '\n{"step": 9'
     )
+    (folder / "config.yaml").touch()
     if checkpoint is None:
         return f"; start again with: rn50 launch {folder}/config.yaml"
     (folder / "checkpoint").mkdir()
@@ -87,6 +88,11 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
         Next(verb, str(tmp_path), options),
         seed=1,
     )
+
+
+def test_a_run_without_a_config_names_none(tmp_path: Path) -> None:
+    """The disk was full before it began."""
+    assert rank_failed("why", tmp_path).what_next == ""
 
 
 def test_a_run_that_would_fail_again_is_not_to_go_on(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_what_came_after_replicas_agreed_is_not_scored(
     assert rank_failed("why", run).next == Next(RESUME, str(run))
     for path in (file_name(5), file_name(7)):
         (folder / path).unlink()
+    (run / "config.yaml").touch()
     assert rank_failed("why", run).next == Next(LAUNCH, str(run))
 
 
@@ -191,6 +192,13 @@ def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
     (run / "config.yaml").write_text("")
     with refused(f"^{run}/config.yaml: settings expected, found none"):
         load_resumed(str(run), None, [], None)
+
+
+def test_the_folder_of_a_job_is_none_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "run_0").mkdir()
+    with refused(f"found a job's; its first: {tmp_path}/run_0"):
+        load_resumed(str(tmp_path), None, [], None)
 
 
 def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:

@@ -129,7 +129,6 @@ def test_what_became_of_a_run(
         elapsed_s=12.5,
         eval_accuracy=0.5,
         target=0.8,
-        images_per_s=250.0,
         ranks=2,
         resumable=resumable,
         reason=row.reason,
@@ -163,6 +162,7 @@ def test_a_run_is_followed_while_it_is_written(
     assert row.status == "running"
     assert not row.resumable
     assert row.started == "2026-11-22T12:59:59Z"
+    assert row.images_per_s == 125.0
     # 1,000 images on two ranks of 10: 50 steps an epoch; the 8th is evaluated last.
     assert row.progress == Progress(
         step=25, steps=400, epoch=0.5, epochs=8, loss=1.25, left_s=375 * 20 / 125
