@@ -84,6 +84,8 @@ class Progress(NamedTuple):
     epoch: float
     epochs: int
     loss: float | None
+    images_per_s: float | None
+    """Of the last log points, as the terminal shows it."""
     left_s: float | None
     """The longest that it can take, by the images/s and the batch of the last log point, without
     evaluations."""
@@ -105,8 +107,8 @@ class RunRow(NamedTuple):
     eval_accuracy: float | None = None
     target: float | None = None
     images_per_s: float | None = None
-    """Over the whole run; of one that is under way, of its last log points, as its progress has it;
-    `rn50 log show` computes that of any other."""
+    """Over the whole run; of one that is under way, that of its progress. (`rn50 log show` computes
+    that of any other.)"""
     ranks: int | None = None
     verdict: str | None = None
     """The verdict of `rn50 log check`; None: of a run that did not end in order."""
@@ -230,11 +232,7 @@ def read_run(entry: RunOrJob, *, is_at_work: bool) -> RunRow:
     clock_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     may_resume = status in (STOPPED, FAILED, KILLED)
     resumable = may_resume and try_to(_is_resumable, out, result)
-    progress = None
-    recent = None
-    if status == RUNNING:
-        progress = _progress(brief, train)
-        recent = _recent_images_per_s(train)
+    progress = _progress(brief, train) if status == RUNNING else None
     return row._replace(
         status=status,
         reason=_short("; ".join(filter(None, [*problems, reason]))),
@@ -242,7 +240,9 @@ def read_run(entry: RunOrJob, *, is_at_work: bool) -> RunRow:
         elapsed_s=first_number(result.time_to_train_s, clock_s),
         eval_accuracy=first_number(result.eval_accuracy, evaluation.get("accuracy")),
         target=first_number(result.target, row.target),
-        images_per_s=first_number(result.images_per_s, recent),
+        images_per_s=first_number(
+            result.images_per_s, progress and progress.images_per_s
+        ),
         ranks=result.ranks or row.ranks,
         verdict=_short((result.check or Verdict("")).verdict),
         resumable=bool(resumable),
@@ -284,7 +284,7 @@ def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
     if not 0 < steps < _MOST_STEPS:
         return None
     step = min(_whole(train.get("step")) or 0, steps)
-    rate = _recent_images_per_s(train)
+    rate = first_number(train.get("recent_images_per_s"), train.get("images_per_s"))
     batch = number(train.get("global_batch_size"))
     left_s = None
     if batch and rate and rate > 0:
@@ -295,12 +295,9 @@ def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
         epoch=number(train.get("epoch")) or 0.0,
         epochs=brief.epochs,
         loss=number(train.get("loss")),
+        images_per_s=rate,
         left_s=left_s,
     )
-
-
-def _recent_images_per_s(train: Mapping[str, Any]) -> float | None:
-    return first_number(train.get("recent_images_per_s"), train.get("images_per_s"))
 
 
 def _started(folder: Path) -> str | None:

@@ -165,7 +165,13 @@ def test_a_run_is_followed_while_it_is_written(
     assert row.images_per_s == 125.0
     # 1,000 images on two ranks of 10: 50 steps an epoch; the 8th is evaluated last.
     assert row.progress == Progress(
-        step=25, steps=400, epoch=0.5, epochs=8, loss=1.25, left_s=375 * 20 / 125
+        step=25,
+        steps=400,
+        epoch=0.5,
+        epochs=8,
+        loss=1.25,
+        images_per_s=125,
+        left_s=375 * 20 / 125,
     )
     later = TRAIN | {"step": 30}
     write_metrics(run, [TRAIN, EVAL, later])
