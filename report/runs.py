@@ -85,7 +85,7 @@ class Progress(NamedTuple):
     epochs: int
     loss: float | None
     images_per_s: float | None
-    """Of the last log points, as the terminal shows it."""
+    """The rate of the last log points, as the terminal shows it."""
     left_s: float | None
     """The longest that it can take, by the images/s and the batch of the last log point, without
     evaluations."""
