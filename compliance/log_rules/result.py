@@ -296,11 +296,11 @@ def _evaluates_imagenet(run: LoggedRun) -> bool:
     return run.value("eval_samples") in (None, benchmark.IMAGENET_EVAL_SAMPLES)
 
 
-def _fractions(run: LoggedRun) -> list[Evaluation]:
-    """The evaluations of the whole set of ImageNet that are fractions."""
+def _fractions(run: LoggedRun, evaluations: list[Evaluation]) -> list[Evaluation]:
+    """Those evaluations of the whole set of ImageNet that are fractions."""
     if not _evaluates_imagenet(run):
         return []
-    return [e for e in run.evaluations if 0 < e.accuracy < benchmark.HIGHEST_ACCURACY]
+    return [e for e in evaluations if 0 < e.accuracy < benchmark.HIGHEST_ACCURACY]
 
 
 @rule("MLP811", "impossible-accuracy", POLICY, f"a share of images; {NO_LOG}")
@@ -329,7 +329,7 @@ def accuracies_are_shares(run: LoggedRun) -> Violations:
 def accuracies_are_counts(run: LoggedRun) -> Violations:
     """Accuracies are counts over the 50,000 images at the digits printed (policy from 1.0.0 on; all
     over 51,200 are a note), and three or more are not all over a small part of them."""
-    evaluations = _fractions(run)
+    evaluations = _fractions(run, run.evaluations)
     accuracies = [evaluation.accuracy for evaluation in evaluations]
     samples = benchmark.IMAGENET_EVAL_SAMPLES
     padded = all(
@@ -368,9 +368,7 @@ def _off(accuracy: float, images: int) -> float:
 def likely_accuracies(run: LoggedRun) -> Violations:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6. (Of copies, as
     of ranks, the first counts.)"""
-    evaluations = [
-        evaluation for evaluation in _fractions(run) if evaluation in run.curve
-    ]
+    evaluations = _fractions(run, run.curve)
     accuracies = [evaluation.accuracy for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations[:-2]):
         if len(set(accuracies[index : index + 3])) == 1:
