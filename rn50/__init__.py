@@ -16,7 +16,6 @@ Every room (`rn50.train`, `rn50.data`, ...) is a symlink to the top-level folder
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -175,8 +174,8 @@ def _make_callable(function: Callable[..., Any]) -> ModuleType:
     members = {"__call__": staticmethod(function)}
     room.__class__ = type("CallableRoom", (ModuleType,), members)
     room.__doc__ = function.__doc__
-    # for help() and editors, which would show that of a module
-    vars(room)["__signature__"] = inspect.signature(function)
+    # of which help() and editors show the signature
+    vars(room)["__wrapped__"] = function
     return room
 
 
