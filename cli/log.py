@@ -135,7 +135,7 @@ def _print_summary(summary: JsonObject, check: Check, run_s: float | None) -> No
         clock = "clock at run_stop"
         clock_s = run_s
     rows = [
-        ("log check", f"{check.verdict}: {check.cause}"),
+        ("log check", f"{check.word}: {check.cause}"),
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         (clock, with_unit(clock_s, "s", 3)),
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
@@ -245,6 +245,7 @@ def log_score(
     from .log_check import check_lines
 
     scores = []
+    words = []
     without_score = []
     paths = [folder for path in folders for folder in log_folders(path)]
     top = folders[0] if len(folders) == 1 else None
@@ -252,13 +253,14 @@ def log_score(
         *logs, overall_check = checks
         if logs:
             scores.append(score_checks(checks))
+            words.append(overall_check.word)
         else:  # an entry without logs, or the round
             without_score.append(overall_check)
     if as_json:
         _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
-        for score in scores:
-            _print_score(score)
+        for score, word in zip(scores, words, strict=True):
+            _print_score(score, word)
     with aside(as_json):
         for check in without_score:
             for line in check_lines(check):
@@ -290,7 +292,7 @@ def log_rules(
         print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
 
 
-def _print_score(score: Score) -> None:
+def _print_score(score: Score, word: str) -> None:
     from ..compliance.check_log import FAIL
 
     rows = [
@@ -303,7 +305,7 @@ def _print_score(score: Score) -> None:
         )
         for run in score.runs
     ]
-    say(f"{score.verdict} {score.path}: {score.cause}")
+    say(f"{word} {score.path}: {score.cause}")
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows, free=(4,))
     rcp = score.rcp
     if rcp is not None:
@@ -425,7 +427,9 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
         lead = {"": comparison.letters}
     if comparison.shared:
         print()
-        say(f"the same in all: {'; '.join(map(' '.join, comparison.shared))}")
+        say(
+            f"the same in all that have it: {'; '.join(map(' '.join, comparison.shared))}"
+        )
 
 
 @log_app.command("report")

@@ -18,6 +18,17 @@ PRODUCTS: dict[Family, str] = {
     "cray": "Cray MPICH",
 }
 
+WITHOUT_HOOKS = {
+    "OMPI_MCA_memory": "^patcher",
+    "UCX_MEM_MMAP_HOOK_MODE": "none",
+    "UCX_MEM_CUDA_HOOK_MODE": "none",
+    "FI_MR_CACHE_MONITOR": "disabled",
+}
+"""Open MPI, UCX and libfabric overwrite the first bytes of munmap, brk and others while they start,
+to learn when memory that is registered with a network adapter is given back. A thread that is in
+such a call then returns into other code: one of some 560 starts over `btl ofi` crashed so, in
+MXNet's import."""
+
 _SEGMENT_BYTES = 1 << 20
 
 

@@ -67,7 +67,7 @@ class Part(NamedTuple):
     def __str__(self) -> str:
         if self.parts == 1:
             return "all training records"
-        return f"part {self.number}/{self.parts}"
+        return f"part {self.number + 1} of {self.parts}"
 
     def images(self, samples: int) -> tuple[int, int]:
         """[first, last) of `samples` images; parts differ by at most one image."""

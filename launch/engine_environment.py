@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ..config.communication import Communication, engine_of, plan_communication
-from ..config.engines import Backend, Controller, Family
+from ..config.engines import WITHOUT_HOOKS, Backend, Controller, Family
 from ..config.schema import Run
 
 # Backend -> settings with any algorithm. The bulk sizes are NVIDIA's for this benchmark (training
@@ -70,12 +70,13 @@ def engine_environment(
     networks: Collection[str] = (),
     *,
     may_copy: bool = True,
+    has_adapter: bool = False,
 ) -> EngineSettings:
     """The engines' environment for `run`, given what is `present` already. NCCL moves the gradients
     between GPUs, `controller` between CPUs. `mpi`: whose MPI Horovod was linked to; None: that is
     not known. `networks`: interfaces of this host. `may_copy`: a rank may read the memory of
-    another. Raises UserError: the engine does not offer the
-    algorithm."""
+    another. `has_adapter`: an adapter of this host reads the memory of ranks. Raises UserError: the
+    engine does not offer the algorithm."""
     engine = engine_of(run.system, controller, mpi)
     plan = plan_communication(run, engine)
     algorithm = plan.algorithm.partition("(")[0]
@@ -94,6 +95,8 @@ def engine_environment(
         variables |= _SHARING.get(mpi, {})
         if mpi == "openmpi" and not may_copy:
             variables |= _WITHOUT_COPIES
+    if controller == "mpi" and not _wants_hooks(engine.backend, present, has_adapter):
+        variables |= WITHOUT_HOOKS
     if controller == "gloo":
         # Else a rank whose libraries load for 30 s ends the others: the watchdog decides.
         patience_s = max(30.0, run.watchdog.start_s)
@@ -109,6 +112,15 @@ def engine_environment(
         else:
             user_set[name] = present[name]
     return EngineSettings(settings, user_set, plan=plan)
+
+
+def _wants_hooks(
+    backend: Backend, present: Mapping[str, str], has_adapter: bool
+) -> bool:
+    """Whether MPI may know when memory is given back: CPUs' gradients stay registered with an
+    adapter, or the user wants memory to. It then starts before MXNet loads (connection.py)."""
+    is_pinned = any("leave_pinned" in name for name in present)
+    return is_pinned or (has_adapter and backend == "mpi")
 
 
 def _of_gpus(run: Run) -> dict[str, str]:

@@ -307,6 +307,12 @@ def _networks() -> list[str]:
     ]
 
 
+def _has_adapter() -> bool:
+    """Whether this host has an adapter of InfiniBand or Slingshot."""
+    classes = Path("/sys/class")
+    return any(any(classes.glob(f"{name}/*")) for name in ("infiniband", "cxi"))
+
+
 def build_job(
     run: Run, launcher: str, command: Sequence[str], hosts: Sequence[str] = ()
 ) -> tuple[Job, EngineSettings]:
@@ -328,6 +334,7 @@ def build_job(
         family,
         networks,
         may_copy=may_read_others(),
+        has_adapter=_has_adapter(),
     )
     removed = taken_away(os.environ, launcher, nodes)
     # on all nodes, the user's as well

@@ -282,13 +282,14 @@ def _facts(subject: Subject) -> list[Fact]:
     if not runs:
         return []
     facts = [_time(runs)]
-    reached = [run.reached for run in runs if run.reached]
-    evaluation = reached[0] if reached else runs[0].best
-    if evaluation is not None:
+    evaluations = list(filter(None, (run.reached or run.best for run in runs)))
+    accuracy = median_of(evaluation.accuracy for evaluation in evaluations)
+    epoch = median_of(evaluation.epoch for evaluation in evaluations)
+    if accuracy is not None:
         note = f"target {runs[0].target:g}"
-        if evaluation.epoch is not None:
-            note += f", epoch {evaluation.epoch:g}"
-        facts.append(Fact("Top-1", f"{evaluation.accuracy:.4f}", note))
+        if epoch is not None:
+            note += f", epoch {epoch:g}"
+        facts.append(Fact("Top-1", f"{accuracy:.4f}", note))
     rate = median_of(run.images_per_s for run in runs)
     if rate is not None:
         per_s = amount(rate, "images/s")

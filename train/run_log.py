@@ -207,7 +207,7 @@ class RunLog:
         result = Result(
             status=SUCCESS if reached else ABORTED,
             stopped=stopped and replace(stopped, step=state.step),
-            time_to_train_s=time_s,
+            time_to_train_s=time_s if reached else None,
             init_s=context.init_s,
             epochs=int(plan.epoch_at(state.step) + 1e-9),
             eval_accuracy=state.accuracy,

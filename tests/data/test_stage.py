@@ -207,16 +207,16 @@ def test_another_part_than_a_node_reads_is_refused_at_the_start(
     source = build_train_source(data, plan, rank=1, seeds=SEEDS)
     for _ in range(20):  # two epochs, of which no record lies in a hole
         source.next()
-    with refused(r"manifest\.json: part 0/3 expected .* found part 1/3"):
+    with refused(r"manifest\.json: part 1 of 3 expected .* found part 2 of 3"):
         build_train_source(data, plan, rank=0, seeds=SEEDS)
-    only = "all training records expected .*, found part 1/3"
+    only = "all training records expected .*, found part 2 of 3"
     with refused(only):
         check_before_run(data_of(target, None))
     with refused(only):
         verify(target)
     with refused(only):
         stage(target, tmp_path / "copy")
-    with refused(r"part 2/3 of .* expected, found .* part 1/3; --remove it"):
+    with refused(r"part 3 of 3 of .* expected, found .* part 2 of 3; --remove it"):
         stage(pristine, target, Part(2, 3))
     remove(pristine, target)
     assert not target.exists()
@@ -253,4 +253,4 @@ def test_only_local_rank_0_copies(pristine: Path, tmp_path: Path) -> None:
         OMPI_COMM_WORLD_SIZE="6",
         OMPI_COMM_WORLD_LOCAL_RANK="0",
     )
-    assert line == f"{part}: staged, part 2/3\n"
+    assert line == f"{part}: staged, part 3 of 3\n"

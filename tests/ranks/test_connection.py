@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.engines import WITHOUT_HOOKS
 from tests import mpi
 from tests.waiting import output_of
 
@@ -26,15 +27,18 @@ TRANSPORTS = {
 
 @pytest.mark.slow
 @pytest.mark.skipif(mpi.LAUNCHER != "mpirun", reason="settings of Open MPI")
-@pytest.mark.parametrize("has_adapter", [False, True])
+@pytest.mark.parametrize("has_hooks", [False, True])
 @pytest.mark.parametrize("library", TRANSPORTS)
 def test_an_mpi_changes_code_only_before_other_threads_run(
-    library: str, has_adapter: bool
+    library: str, has_hooks: bool
 ) -> None:
     mpirun = ["mpirun", "--allow-run-as-root", "-np", "1"]
-    command = [*mpirun, sys.executable, str(BODY), str(int(has_adapter))]
-    answer = json.loads(output_of(command, env=os.environ | TRANSPORTS[library]))
+    environment = os.environ | TRANSPORTS[library]
+    if not has_hooks:
+        environment |= WITHOUT_HOOKS
+    printed = output_of([*mpirun, sys.executable, str(BODY)], env=environment)
+    answer = json.loads(printed)
     if library not in answer["libraries"]:
         pytest.skip(f"no {library} in this Open MPI")
-    changes = has_adapter and library != "libmpi"
+    changes = has_hooks and library != "libmpi"
     assert bool(answer["changed"]) == changes, answer["changed"]

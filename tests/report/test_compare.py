@@ -376,7 +376,7 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     # neither the run that missed its target nor that without a learning rate
     assert group.spreads["time_to_train_s"] == pytest.approx((40.074, 39.574, 40.574))
     assert "FAIL" in rows[2]
-    assert "\nthe same in all: " in out
+    assert "\nthe same in all that have it: " in out
     assert "; learning_rate_warmup_epochs 2; " in out
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...config.algorithms import parse_algorithm
 from ...config.communication import with_grid
+from ...config.engines import WITHOUT_HOOKS
 from ...config.schema import Run
 from ...config.values import profiled_steps
 from ...logging.timeline import Timeline
@@ -30,17 +31,6 @@ if TYPE_CHECKING:
     from horovod.common.process_sets import ProcessSet
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
-WITHOUT_HOOKS = {
-    "OMPI_MCA_memory": "^patcher",
-    "UCX_MEM_MMAP_HOOK_MODE": "none",
-    "UCX_MEM_CUDA_HOOK_MODE": "none",
-    "FI_MR_CACHE_MONITOR": "disabled",
-}
-"""Open MPI, UCX and libfabric overwrite the first bytes of munmap, brk and others while they start,
-to learn when memory that is registered with a network adapter is given back. A thread that is in
-such a call then returns into other code: one of some 560 starts over `btl ofi` crashed so, in
-MXNet's import."""
-_ADAPTERS = ("infiniband/*", "cxi/*")
 
 
 class Connection:
@@ -55,10 +45,9 @@ class Connection:
         self._over_mpi = over_mpi
         self._mpi: ctypes.CDLL | None = None
         ranks = run.system.world_size
-        self._is_of_cpus = run.system.device == "cpu"
         self.rows: list[ProcessSet] = []
         self.columns: list[ProcessSet] = []
-        if self._is_of_cpus and run.comm.algorithm.startswith("torus_2d"):
+        if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):
             from horovod.common.process_sets import ProcessSet
 
             algorithm = with_grid(run.comm.algorithm, run.system, ranks)
@@ -83,14 +72,12 @@ class Connection:
         in MPI with a core that loading MXNet needs (4 ranks on 2 cores, 5 ms of latency: start-up
         in 9.4 s instead of 5.6).
 
-        No MPI changes code that other threads run. The one that moves CPUs' gradients by an adapter
-        starts before them: to have memory registered once is worth more than time in start-up.
+        An MPI that may change code which other threads run starts before them.
         """
-        if self._over_mpi and self._is_of_cpus and _has_adapter():
+        changes_code = WITHOUT_HOOKS.items() - os.environ.items()
+        if self._over_mpi and changes_code:
             with self._timeline.span("join ranks"):
                 self._mpi = _start_mpi()
-        for name, value in WITHOUT_HOOKS.items():
-            os.environ.setdefault(name, value)
         pool = ThreadPoolExecutor(1, thread_name_prefix="join")
         self._joined = pool.submit(self._join)
         pool.shutdown(wait=False)
@@ -133,11 +120,6 @@ class Connection:
         process_sets._setup(basics)
         with talks_to_ranks():
             basics.init(process_sets=self.process_sets)
-
-
-def _has_adapter() -> bool:
-    classes = Path("/sys/class")
-    return any(any(classes.glob(pattern)) for pattern in _ADAPTERS)
 
 
 def _start_mpi() -> ctypes.CDLL | None:
