@@ -20,14 +20,13 @@ from ..host.lock import FolderInUse, hold, other_holder
 from ..host.progress import say, say_aside
 from ..host.reading import read_file
 from ..logging.mlperf import close_interrupted, key_of
-from ..logging.run_folder import RunFolder
+from ..logging.run_folder import JobFolder, RunFolder
 from ..report.runs import find_runs
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import (
     checkpoints_of_run,
     newest_checkpoint,
     newest_expected,
-    refuse_job,
     remove_after,
 )
 from ..train.checkpoint.resume import check_config, recorded_run, resumed_config
@@ -52,7 +51,10 @@ def load_resumed(
     source = folder.config
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
-    refuse_job(folder.path)
+    if JobFolder(folder.path).script.is_file() and not folder.checkpoints.is_dir():
+        raise UserError(
+            f"--resume: the folder of a run expected, found a job's: rn50 submit --resume {folder}"
+        )
     folder.check_free()
     if folder.is_to_conclude:
         return folder.path, load_recorded(source, overrides, keys=())

@@ -38,6 +38,7 @@ from ..host.reading import read_ends, read_text
 from ..logging.records import FAILED, Result, Submission, write
 from ..logging.run_folder import JobFolder, RunFolder
 from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
+from .hosts import missing_hosts
 from .job_folder import ENDED, MAY_GO_ON, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
@@ -124,6 +125,8 @@ def submit(
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
     that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
+    if scheduler == "local":
+        refuse(missing_hosts(loaded.run, scheduler))
     plan_in = partial(plan_submission, loaded, scheduler, runs, overrides=overrides)
     plan = plan_in(folder or Path("-"))
     program = plan.command[0]
@@ -220,9 +223,9 @@ def wait(plan: SubmissionPlan, job: str) -> int:
         if (code := plan.files.read_exit_code()).isdecimal():
             return int(code)
         time.sleep(POLL_S / 10)
+    where = plan.files.log if plan.files.log.is_file() else plan.folder
     raise UserError(
-        f"job {job} ended without an exit code: its script was killed or never began; see "
-        f"{plan.files.log}"
+        f"job {job} ended without an exit code: its script was killed or never began; see {where}"
     )
 
 

@@ -196,8 +196,8 @@ def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
 
 def test_the_folder_of_a_job_is_none_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
-    (tmp_path / "run_0").mkdir()
-    with refused(f"found a job's; its first: {tmp_path}/run_0"):
+    (tmp_path / "job.sh").touch()
+    with refused(f"found a job's: rn50 submit --resume {tmp_path}"):
         load_resumed(str(tmp_path), None, [], None)
 
 

@@ -477,3 +477,14 @@ def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path, program: Any) -
     write_json(job / "run_0/result.json", {"status": "aborted"})
     with refused(r"job or run expected, .* has ended"):
         interrupted(job)
+
+
+def test_too_few_hosts_make_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RN50_HOSTS", "hosts")
+    (tmp_path / "hosts").write_text("localhost\n")
+    with refused(r"system\.nodes: 2 hosts expected .* found 1 \(localhost\)"):
+        submit(load("smoke", ["system.nodes=2"]), "local", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["hosts"]

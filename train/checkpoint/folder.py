@@ -73,19 +73,14 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
         say_aside(f"rn50: warning: {checkpoints.doubt}")
     if is_file:
         return read_checkpoint(path)
-    refuse_job(path)
-    if os.path.lexists(folder / BEST):
-        return read_checkpoint(folder / BEST)
-    return newest_expected(folder)
-
-
-def refuse_job(path: Path) -> None:
-    """Raise UserError for the folder of a job, which has its runs below it."""
     first = path / "run_0"
-    if first.is_dir() and not RunFolder(path).checkpoints.is_dir():
+    if first.is_dir() and not folder.is_dir():
         raise UserError(
             f"{path}: the folder of a run expected, found a job's; its first: {first}"
         )
+    if os.path.lexists(folder / BEST):
+        return read_checkpoint(folder / BEST)
+    return newest_expected(folder)
 
 
 def newest_expected(folder: Path) -> Checkpoint:
