@@ -24,7 +24,7 @@ from ..data.prepare import prepare
 from ..data.survey import PHOTO_SUFFIXES, is_photo
 from ..host.atomic import copy_file, partial_beside, write_file
 from ..host.errors import UserError, failing_as
-from ..host.progress import Tracker
+from ..host.progress import Tracker, say_aside
 from ..host.reading import JsonObject
 from ..logging.run_folder import RunFolder
 from ..train.capabilities import check_supported
@@ -221,6 +221,7 @@ def _classes(data: Data) -> list[str]:
     folder = Path(data.path)
     if has_manifest(folder):
         return load_manifest(folder).classes
+    say_aside(f"rn50: note: {folder}: no image set, so classes are numbers")
     return list(map(str, range(data.classes)))
 
 

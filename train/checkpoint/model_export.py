@@ -18,6 +18,7 @@ import numpy as np
 from ...config.manifest import load_manifest
 from ...config.schema import Data, Run
 from ...host.errors import UserError
+from ...host.progress import say_aside
 from ..network.build import build_network, copy_parameters, image_shape
 from ..operators import Operators
 from .file import Checkpoint
@@ -97,13 +98,14 @@ def describe(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
 
 
 def class_names(data: Data, image_set: str) -> dict[str, list[str]]:
-    """The names of the logits, by the image set's manifest; none where the set with the digest
-    `image_set` is out of reach."""
+    """The names of the logits, by the image set's manifest; none, and a note, where the set with
+    the digest `image_set` is out of reach."""
     with suppress(UserError):
         manifest = load_manifest(Path(data.path))
         if manifest.digest == image_set:
             # else the folder was packed again
             return {"classes": manifest.classes}
+    say_aside(f"rn50: note: {data.path}: not the run's image set, so no class names")
     return {}
 
 
