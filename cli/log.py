@@ -245,7 +245,7 @@ def log_score(
     from .log_check import check_lines
 
     scores = []
-    words = []
+    scored = []
     without_score = []
     paths = [folder for path in folders for folder in log_folders(path)]
     top = folders[0] if len(folders) == 1 else None
@@ -253,14 +253,14 @@ def log_score(
         *logs, overall_check = checks
         if logs:
             scores.append(score_checks(checks))
-            words.append(overall_check.word)
+            scored.append(overall_check)
         else:  # an entry without logs, or the round
             without_score.append(overall_check)
     if as_json:
         _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
-        for score, word in zip(scores, words, strict=True):
-            _print_score(score, word)
+        for score, check in zip(scores, scored, strict=True):
+            _print_score(score, check)
     with aside(as_json):
         for check in without_score:
             for line in check_lines(check):
@@ -292,7 +292,7 @@ def log_rules(
         print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
 
 
-def _print_score(score: Score, word: str) -> None:
+def _print_score(score: Score, check: Check) -> None:
     from ..compliance.check_log import FAIL
 
     rows = [
@@ -305,7 +305,7 @@ def _print_score(score: Score, word: str) -> None:
         )
         for run in score.runs
     ]
-    say(f"{word} {score.path}: {score.cause}")
+    say(f"{check.word} {score.path}: {score.cause}")
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows, free=(4,))
     rcp = score.rcp
     if rcp is not None:

@@ -23,10 +23,10 @@ if __name__ == "__main__":
     original = codes()
     joining = Connection(load("smoke").run, Timeline(0), over_mpi=True)
     joining.begin()
-    begun = codes()
-    changes = [name for name in HOOKED if original[name] != begun[name]]
+    at_start = codes()
+    changes = [name for name in HOOKED if original[name] != at_start[name]]
     joining.wait()
-    assert codes() == begun, "changed beside other threads"
+    assert codes() == at_start, "changed beside other threads"
     libraries = Path("/proc/self/maps").read_text()
     print(json.dumps({"changed": changes, "libraries": libraries}), flush=True)
     from horovod.common import process_sets
