@@ -72,15 +72,12 @@ class Connection:
         in MPI with a core that loading MXNet needs (4 ranks on 2 cores, 5 ms of latency: start-up
         in 9.4 s instead of 5.6).
 
-        An MPI that may change code which other threads run starts before them.
+        An MPI that may change code which other threads run has started when this returns.
         """
-        changes_code = WITHOUT_HOOKS.items() - os.environ.items()
-        if self._over_mpi and changes_code:
-            with self._timeline.span("join ranks"):
-                self._mpi = _start_mpi()
+        changes_code = not WITHOUT_HOOKS.items() <= os.environ.items()
         pool = ThreadPoolExecutor(1, thread_name_prefix="join")
         self._joined = pool.submit(self._join)
-        pool.shutdown(wait=False)
+        pool.shutdown(wait=self._over_mpi and changes_code)
 
     def wait(self) -> None:
         """Return when this rank has joined the others. Raises what joining raised."""
@@ -104,7 +101,7 @@ class Connection:
             if path:
                 load_cuda(path.parent)
             if self._over_mpi:
-                self._mpi = self._mpi or _start_mpi()
+                self._mpi = _start_mpi()
             else:
                 self._start_horovod()
 
