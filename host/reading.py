@@ -48,10 +48,11 @@ def open_file(
     try:
         # behind the opening: what is checked is what is read, whatever the name means by then
         _check(descriptor, path, most_bytes, within)
-        return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+    # from here on the file closes it, and nobody else: a second time would hide what came between
+    return os.fdopen(descriptor, "rb")
 
 
 def _check(

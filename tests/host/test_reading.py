@@ -1,10 +1,11 @@
 """The door for foreign files: what is refused, with its reason, and without waiting."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from rn50.host.reading import read_file, read_object
+from rn50.host.reading import open_file, read_file, read_object
 from tests.conftest import refused
 
 
@@ -39,3 +40,19 @@ def test_what_is_no_object_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with refused("/a.json: a JSON object expected, found something else"):
         read_object(tmp_path / "a.json")
+
+
+def test_a_stop_while_a_file_is_opened_stays_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file closes its descriptor as it goes; closed again, the stop became an error."""
+
+    def stopped(descriptor: int, mode: str) -> None:
+        open(descriptor, mode).close()
+        raise KeyboardInterrupt
+
+    path = tmp_path / "file"
+    path.touch()
+    monkeypatch.setattr(os, "fdopen", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        open_file(path)
