@@ -51,7 +51,8 @@ def open_file(
     except BaseException:
         os.close(descriptor)
         raise
-    # from here on the file closes it, and nobody else: a second time would hide what came between
+    # The file object closes the descriptor from here on. A second close would fail, and its error
+    # would replace a KeyboardInterrupt that came meanwhile.
     return os.fdopen(descriptor, "rb")
 
 

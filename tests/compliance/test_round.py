@@ -169,6 +169,8 @@ def test_an_open_run_that_ended_below_its_own_target_is_complete(
     assert check.cause.startswith(said) == (verdict == "MISSED")
     (row,) = json.loads(invoke("log", "compare", "--json", tmp_path).stdout)
     assert row["log_check"] == verdict
+    assert f" {verdict}: " in invoke("log", "show", tmp_path).stdout
+    assert f"{verdict} {tmp_path}: " in invoke("log", "score", tmp_path).stdout
 
 
 # --- a round --------------------------------------------------------------------------------------
